@@ -1,0 +1,64 @@
+"""Config groups that decide how tokens are made: model, drafter, decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dvi.config.field import option
+
+
+@dataclass
+class ModelConfig:
+    """The target."""
+
+    path: str = option("smollm2-135m", "local folder, name from `dvi models list`, or hub id")
+    revision: str | None = option(None, "hub revision; null is the default branch")
+    trust_remote_code: bool = option(False, "run code that a hub repository ships")
+    dtype: str = option(
+        "float32", "weights and arithmetic", choices=("float32", "bfloat16", "float16")
+    )
+    device: str = option("auto", "auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
+    quantization: str = option("none", "weight-only quantization", choices=("none",))
+    num_threads: int = option(0, "CPU threads of the decode loop; 0 takes all cores", low=0)
+
+
+@dataclass
+class DrafterConfig:
+    """The draft branch. Every kind reads only what it needs."""
+
+    kind: str = option("block", "who proposes tokens", choices=("block", "head", "none"))
+    exit_layer: int = option(2, "k, number of shallow layers under the draft", low=1)
+    block_layer: int | None = option(
+        None, "target layer that the draft block copies; null is layer k"
+    )
+    zero_block_output: bool = option(
+        True, "start with the block's two output projections at zero (learns far sooner)"
+    )
+    lora_rank: int = option(32, "LoRA rank on the block's matrices", low=1)
+    lora_alpha: float = option(64.0, "LoRA alpha on the block's matrices", low=0)
+    head_lora_rank: int = option(16, "LoRA rank on the output head", low=1)
+    head_lora_alpha: float = option(16.0, "LoRA alpha on the output head", low=0)
+    draft_vocab_size: int | None = option(None, "rows of the draft head; null is all rows", low=1)
+
+
+@dataclass
+class DecodingConfig:
+    """One draft-verify-commit round."""
+
+    max_draft_len: int = option(8, "most tokens proposed a round", low=0, high=32)
+    draft_len: int = option(4, "tokens proposed a round while drafting pays", low=0, high=32)
+    adaptive: bool = option(True, "stop drafting while acceptance is below break-even")
+    probe_interval_rounds: int = option(32, "drafts once in so many rounds while stopped", low=1)
+    break_even_acceptance: float | None = option(
+        None, "acceptance from which drafting pays; null measures it at start", low=0, high=1
+    )
+    verification: str = option(
+        "coupled", "coupled: answers do not depend on the draft", choices=("coupled",)
+    )
+    deterministic: bool = option(
+        False, "canonical forwards only: equal bits for any batch, width and chunking"
+    )
+    prefill_chunk_len: int = option(256, "prompt tokens a step while nothing else runs", low=8)
+    shared_prefill_chunk_len: int = option(
+        64, "prompt tokens a step beside running requests", low=8
+    )

@@ -1,0 +1,89 @@
+"""Config groups of the learning side: objective, data, replay, trainer, registry, drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dvi.config.field import option
+
+
+@dataclass
+class ObjectiveConfig:
+    """Loss terms and their KL -> RL schedule (DVI, arXiv 2510.05421)."""
+
+    kind: str = option("kl", "preset", choices=("kl", "dvi"))
+    kl_weight: float = option(1.0, "forward KL to the target, all committed positions", low=0)
+    ce_weight: float = option(0.0, "cross-entropy on the committed token, all positions", low=0)
+    reward_ce_weight: float = option(0.0, "cross-entropy on accepted proposals", low=0)
+    pg_weight: float = option(0.0, "policy gradient on judged proposals, after warm-up", low=0)
+    entropy_weight: float = option(0.0, "entropy bonus of the draft", low=0)
+    warmup_steps: int = option(0, "steps of pure KL before the reward terms", low=0)
+    ramp_steps: int = option(0, "steps over which reward terms rise and KL falls", low=0)
+    kl_floor: float = option(1.0, "share of kl_weight left after the ramp", low=0, high=1)
+    baseline_decay: float = option(0.9, "decay of the reward baseline", low=0, high=1)
+    max_lag: int = option(8, "oldest adapter version behind the newest that reward terms use", low=0)
+
+
+@dataclass
+class DataConfig:
+    """Where `dvi train` takes its rows from."""
+
+    kind: str = option("replay", "replay: the store that `dvi serve` fills", choices=("replay",))
+
+
+@dataclass
+class ReplayConfig:
+    """The trace store. It holds prompts and answers as token ids."""
+
+    url: str | None = option(None, "SQLAlchemy URL; null is replay.sqlite in state_dir")
+    max_bytes: int = option(1 << 30, "live row bytes; the oldest rows leave first", low=1 << 16)
+    max_age_days: float = option(30.0, "rows older than this are erased", low=0)
+    log_content: bool | None = option(
+        None, "keep token ids; null is true on loopback and must be set elsewhere"
+    )
+    queue_rows: int = option(256, "traces waiting for the writer before new ones drop", low=1)
+    top_ids: int = option(64, "target logits kept a position", low=1)
+
+
+@dataclass
+class TrainerConfig:
+    """The learner. Names that Hugging Face users know mean the same here."""
+
+    enabled: bool = option(True, "train in the background while serving")
+    learning_rate: float = option(2e-3, "AdamW, constant after warm-up", low=0)
+    warmup_steps: int = option(20, "linear warm-up", low=0)
+    adam_beta1: float = option(0.9, "AdamW", low=0, high=1)
+    adam_beta2: float = option(0.99, "AdamW", low=0, high=1)
+    weight_decay: float = option(0.0, "AdamW", low=0)
+    max_grad_norm: float = option(1.0, "clip of the global gradient norm", low=0)
+    batch_size: int = option(8, "traces a step", low=1)
+    newest_share: float = option(0.75, "share of a batch from the newest traces", low=0, high=1)
+    newest_rows: int = option(80, "traces that count as newest", low=1)
+    reservoir_rows: int = option(512, "older traces kept by reservoir sampling", low=0)
+    max_seq_len: int = option(512, "tokens of a trace that are trained on", low=8)
+    steps_per_trace: float = option(1.0, "optimizer steps a new trace pays for", low=0)
+    max_steps: int = option(200, "steps of one `dvi train` run", low=1)
+    publish_steps: int = option(5, "steps between published versions", low=1)
+    save_steps: int = option(5, "steps between checkpoints", low=1)
+    min_holdout_traces: int = option(2, "unseen traces that the gate needs", low=1)
+    max_holdout_traces: int = option(8, "unseen traces that wait for the gate at most", low=1)
+    gate_margin: float = option(0.0, "acceptance a candidate may lose on held-out traces", low=0)
+    poll_interval_s: float = option(0.5, "pause between looks at an idle store", low=0.01)
+    num_threads: int = option(1, "CPU threads of the trainer", low=1)
+
+
+@dataclass
+class RegistryConfig:
+    """Adapter versions on disk."""
+
+    path: str | None = option(None, "folder; null is adapters in state_dir")
+    keep_versions: int = option(20, "versions kept; the live one and its parents stay", low=2)
+    poll_interval_s: float = option(0.5, "how often the server looks for a new version", low=0.01)
+
+
+@dataclass
+class DriftConfig:
+    """Moving averages of live acceptance."""
+
+    fast_tokens: float = option(500.0, "judged tokens in the fast window", low=1)
+    slow_tokens: float = option(10_000.0, "judged tokens in the slow window", low=1)

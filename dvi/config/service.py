@@ -1,0 +1,66 @@
+"""Config groups of the outside: serving, tracking, run, bench, demo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dvi.config.field import option
+
+
+@dataclass
+class ServingConfig:
+    """The HTTP server."""
+
+    host: str = option("127.0.0.1", "address to bind")
+    port: int = option(8000, "port to bind; 0 takes a free one", low=0, high=65535)
+    api_key: str | None = option(None, "keys, comma separated; prefer DVI_API_KEY")
+    api_key_file: str | None = option(None, "file with one key a line")
+    model_name: str | None = option(None, "id in /v1/models; null is the last part of model.path")
+    max_batch_size: int = option(8, "choices decoded at once", low=1, high=64)
+    max_queue: int = option(256, "choices waiting; beyond it 429", low=1)
+    max_context_len: int = option(2048, "prompt and answer together, in tokens", low=16)
+    drain_timeout_s: float = option(25.0, "time running requests get on SIGTERM", low=0)
+    metrics_open: bool = option(False, "/metrics without a key")
+
+
+@dataclass
+class TrackingConfig:
+    """Where curves go."""
+
+    kind: str = option("jsonl", "sink of metric rows", choices=("jsonl", "wandb", "none"))
+    max_bytes: int = option(64 << 20, "size of metrics.jsonl before it is rotated", low=1 << 12)
+    interval_s: float = option(5.0, "time between rows of the server", low=0.1)
+    project: str = option("dvi", "W&B project; WANDB_PROJECT wins")
+    entity: str | None = option(None, "W&B entity; WANDB_ENTITY wins")
+
+
+@dataclass
+class RunConfig:
+    """This launch."""
+
+    seed: int = option(0, "of everything random but requests", low=0)
+    log_format: str = option("text", "log lines on stderr", choices=("text", "json"))
+    resume: bool = option(False, "go on from the checkpoint in the run folder")
+    dir: str | None = option(None, "run folder; null is a new one under DVI_HOME/runs")
+
+
+@dataclass
+class BenchConfig:
+    """`dvi bench`."""
+
+    prompts: str | None = option(None, "JSONL file of prompts; null takes the built-in streams")
+    num_prompts: int = option(8, "prompts a measurement", low=1)
+    max_tokens: int = option(80, "tokens a prompt", low=1)
+    repeats: int = option(3, "interleaved repeats; medians are reported", low=1)
+
+
+@dataclass
+class DemoConfig:
+    """`dvi demo`."""
+
+    prompts_per_domain: int = option(40, "prompts of each of the three domains", low=10)
+    streams: int = option(2, "requests in flight", low=1)
+    sampled_prompts: int = option(15, "prompts of the sampled pass", low=0)
+    max_tokens: int = option(96, "tokens an answer", low=1)
+    control: bool = option(False, "run the same stream with the trainer off as well")
+    seed: int = option(0, "of the templates", low=0)
