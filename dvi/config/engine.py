@@ -17,7 +17,9 @@ class ModelConfig:
     dtype: str = option(
         "float32", "weights and arithmetic", choices=("float32", "bfloat16", "float16")
     )
-    device: str = option("auto", "auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
+    device: str = option(
+        "auto", "auto takes a GPU if there is one", choices=("auto", "cpu", "cuda")
+    )
     quantization: str = option("none", "weight-only quantization", choices=("none",))
     num_threads: int = option(0, "CPU threads of the decode loop; 0 takes all cores", low=0)
 

@@ -21,7 +21,9 @@ class ObjectiveConfig:
     ramp_steps: int = option(0, "steps over which reward terms rise and KL falls", low=0)
     kl_floor: float = option(1.0, "share of kl_weight left after the ramp", low=0, high=1)
     baseline_decay: float = option(0.9, "decay of the reward baseline", low=0, high=1)
-    max_lag: int = option(8, "oldest adapter version behind the newest that reward terms use", low=0)
+    max_lag: int = option(
+        8, "oldest adapter version behind the newest that reward terms use", low=0
+    )
 
 
 @dataclass

@@ -27,7 +27,9 @@ from dvi.config.service import (
 class DviConfig:
     """Everything a command reads. Plain data: no resolver, no interpolation, no None groups."""
 
-    state_dir: str | None = option(None, "replay store, adapters, checkpoints; null is DVI_HOME/state")
+    state_dir: str | None = option(
+        None, "replay store, adapters, checkpoints; null is DVI_HOME/state"
+    )
     model: ModelConfig = field(default_factory=ModelConfig)
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
