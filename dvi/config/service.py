@@ -21,6 +21,15 @@ class ServingConfig:
     max_context_len: int = option(2048, "prompt and answer together, in tokens", low=16)
     drain_timeout_s: float = option(25.0, "time running requests get on SIGTERM", low=0)
     metrics_open: bool = option(False, "/metrics without a key")
+    admin_key_file: str | None = option(
+        None, "file with one admin key a line; DVI_ADMIN_KEY does the same"
+    )
+    allowed_hosts: str | None = option(
+        None, "Host names besides loopback that a server without a key answers to, comma separated"
+    )
+    cors_origins: str | None = option(
+        None, "origins of web pages that may call, comma separated; null is none"
+    )
 
 
 @dataclass
