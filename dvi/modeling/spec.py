@@ -1,0 +1,59 @@
+"""The shape of a target: what a checkpoint's config decides about the forward pass.
+
+Owns names and checks; knows neither Hugging Face nor any tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ModelRefused(ValueError):
+    """A checkpoint or path that cannot be served; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Sizes and switches of one Llama-shaped decoder.
+
+    Ids in [num_token_ids, vocab_size) are padding rows of the head: no token, logits -inf.
+    """
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int  # rows of embedding and head
+    num_token_ids: int  # ids that exist
+    norm_eps: float
+    rope_inv_freq: tuple[float, ...]  # [head_dim / 2], scaling of frequencies included
+    rope_scale: float = 1.0  # factor on cos and sin (YaRN)
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+    tie_embeddings: bool = False
+    max_position: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        assert self.num_heads % self.num_kv_heads == 0
+        assert self.head_dim % 2 == 0
+        assert len(self.rope_inv_freq) == self.head_dim // 2
+        assert 0 < self.num_token_ids <= self.vocab_size
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key-value head (G)."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def qkv_heads(self) -> int:
+        """Heads in the fused projection: queries, keys, values."""
+        return self.num_heads + 2 * self.num_kv_heads
+
+
+def plain_inv_freq(head_dim: int, theta: float = 10000.0) -> tuple[float, ...]:
+    """Rotary frequencies without scaling: theta^(-2i / head_dim) (arXiv 2104.09864)."""
+    return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2))

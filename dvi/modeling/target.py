@@ -1,0 +1,116 @@
+"""The split target: shallow stack [0, k), deep stack [k, L), final norm and head.
+
+Owns the frozen weights and the only forward there is: plain decoding, drafting, verifying and the
+trainer's h_k all run it. Does not know requests, lengths or drafts.
+Letters: N flattened positions, n chosen rows, H hidden width, V head rows, k exit layer, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dvi.modeling.cache import KvCache, new_kv_cache
+from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer
+from dvi.modeling.linear import Linear, choose_packing
+from dvi.modeling.plan import Plan, Segment, make_plan
+from dvi.modeling.rope import RopeTable
+from dvi.modeling.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWeights:
+    """Plain tensors of a whole model, or of the part that a trainer needs."""
+
+    embedding: Tensor  # [V, H]
+    layers: Mapping[int, LayerWeights]
+    final_norm: Tensor  # [H]
+    head: Tensor  # [V, H]; the embedding itself when tied
+
+
+class TargetModel:
+    """A frozen decoder. Nothing in it requires grad and nothing changes after construction.
+
+    Forward calls come from one thread at a time; callers choose no_grad or inference_mode.
+    """
+
+    def __init__(
+        self, weights: TargetWeights, spec: ModelSpec, exit_layer: int, *, deterministic: bool
+    ) -> None:
+        self.spec = spec
+        self.exit_layer = exit_layer  # k
+        self.deterministic = deterministic  # canonical forwards only
+        packing = choose_packing(
+            weights.embedding.dtype, weights.embedding.device, deterministic=deterministic
+        )
+        self.packing = packing
+        self.dtype = weights.embedding.dtype
+        self.device = weights.embedding.device
+        self.embedding = weights.embedding  # [V, H]
+        self.final_norm = weights.final_norm  # [H]
+        self.head = weights.head  # [V, H]
+        self._layers = {i: make_layer(w, spec, packing) for i, w in weights.layers.items()}
+        self._head = Linear(weights.head, None, packing)
+        self._rope = RopeTable(spec, self.dtype, self.device)
+
+    def new_cache(self, num_layers: int, num_rows: int, max_len: int) -> KvCache:
+        """A zero cache of ``num_rows`` rows with room for ``max_len`` tokens each."""
+        shape = (num_layers, num_rows, self.spec.num_kv_heads, self.spec.head_dim)
+        return new_kv_cache(shape, max_len, self.dtype, self.device)
+
+    def plan(self, segments: Sequence[Segment]) -> Plan:
+        """Index tensors of one pass; reusable by every stack, block and cache of that pass."""
+        return make_plan(segments, self.spec, self._rope, canonical=self.deterministic)
+
+    def shallow(self, plan: Plan, cache: KvCache) -> Tensor:
+        """h_k [N, H] after layers [0, k); writes their keys and values."""
+        hidden = F.embedding(plan.ids, self.embedding)
+        return self._run(range(self.exit_layer), hidden, plan, cache)
+
+    def deep(self, hidden: Tensor, plan: Plan, cache: KvCache) -> Tensor:
+        """[N, H] after layers [k, L), before the final norm; writes their keys and values."""
+        return self._run(range(self.exit_layer, self.spec.num_layers), hidden, plan, cache)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[n, H] -> [n, V] float32 (float64 in float64 models): final norm and head."""
+        return self.project(
+            F.rms_norm(hidden, hidden.shape[-1:], self.final_norm, self.spec.norm_eps)
+        )
+
+    def project(self, normed: Tensor) -> Tensor:
+        """The head alone: [n, H] -> [n, V]; ids that do not exist get -inf."""
+        logits = self._head(normed)
+        if self.dtype != torch.float64:
+            logits = logits.float()
+        if self.spec.num_token_ids < self.spec.vocab_size:
+            logits[:, self.spec.num_token_ids :] = float("-inf")
+        return logits
+
+    def layer_weights(self, index: int) -> LayerWeights:
+        """Plain tensors of one loaded layer, shared with the model: copy before changing."""
+        return self._layers[index].weights
+
+    def layer(self, index: int) -> Layer:
+        """One loaded layer, ready to run."""
+        return self._layers[index]
+
+    def _run(self, indices: range, hidden: Tensor, plan: Plan, cache: KvCache) -> Tensor:
+        for index in indices:
+            hidden = run_layer(self._layers[index], hidden, plan, cache, index)
+        return hidden
+
+
+def make_target(
+    weights: TargetWeights, spec: ModelSpec, exit_layer: int, *, deterministic: bool
+) -> TargetModel:
+    """Fuse and pack ``weights``; raises ValueError for an exit layer outside [1, L - 1]."""
+    if not 1 <= exit_layer < spec.num_layers:
+        raise ValueError(
+            f"drafter.exit_layer={exit_layer} must lie in 1..{spec.num_layers - 1} for a model of "
+            f"{spec.num_layers} layers"
+        )
+    return TargetModel(weights, spec, exit_layer, deterministic=deterministic)
