@@ -1,0 +1,137 @@
+"""Which rows leave, and the totals that say how full the store is.
+
+Every function runs inside the caller's write transaction and keeps ``totals`` in step with
+``traces``; knows nothing of content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+
+from sqlalchemy import Connection, Row, delete, select, tuple_, update
+
+from dvi.replay.rows import RowKey
+from dvi.replay.schema import contents, totals, traces
+
+KEPT_SHARE = 0.25  # of max_bytes, at most, for rows of the trainer's memory
+_CHUNK = 256  # keys a statement; SQLite allows 32766 parameters, older ones 999
+
+
+def chunks(keys: Collection[RowKey]) -> Iterator[list[RowKey]]:
+    """``keys`` in pieces that fit into one statement."""
+    items = iter(keys)
+    while piece := list(islice(items, _CHUNK)):
+        yield piece
+
+
+def add_to_totals(
+    connection: Connection, rows: int, num_bytes: int, kept_rows: int = 0, kept_bytes: int = 0
+) -> None:
+    """Change the totals row by these amounts."""
+    connection.execute(
+        update(totals).values(
+            rows=totals.c.rows + rows,
+            bytes=totals.c.bytes + num_bytes,
+            kept_rows=totals.c.kept_rows + kept_rows,
+            kept_bytes=totals.c.kept_bytes + kept_bytes,
+        )
+    )
+
+
+def live_bytes(connection: Connection) -> int:
+    """Bytes of all rows."""
+    return int(connection.execute(select(totals.c.bytes)).scalar_one())
+
+
+def evict_bytes(connection: Connection, num_bytes: int) -> int:
+    """Delete oldest rows, kept ones last, until ``num_bytes`` are free; returns rows deleted."""
+    deleted = 0
+    while num_bytes > 0:
+        page = connection.execute(
+            select(traces.c.writer, traces.c.seq, traces.c.num_bytes, traces.c.kept)
+            .order_by(traces.c.kept, traces.c.stored_s, traces.c.writer, traces.c.seq)
+            .limit(_CHUNK)
+        ).all()
+        if not page:
+            break
+        leaving: list[Row[tuple[str, int, int, int]]] = []
+        for row in page:
+            if num_bytes <= 0:
+                break
+            leaving.append(row)
+            num_bytes -= row.num_bytes
+        delete_rows(connection, leaving)
+        deleted += len(leaving)
+    return deleted
+
+
+def evict_before(connection: Connection, stored_before_s: float) -> int:
+    """Delete every row stored earlier, kept ones too: the age bound is a promise about content."""
+    deleted = 0
+    while True:
+        page = connection.execute(
+            select(traces.c.writer, traces.c.seq, traces.c.num_bytes, traces.c.kept)
+            .where(traces.c.stored_s < stored_before_s, traces.c.kept.in_((0, 1)))
+            .limit(_CHUNK)
+        ).all()
+        if not page:
+            return deleted
+        delete_rows(connection, page)
+        deleted += len(page)
+
+
+def delete_rows(connection: Connection, rows: Sequence[Row[tuple[str, int, int, int]]]) -> None:
+    """Delete these (writer, seq, num_bytes, kept) rows with their content."""
+    keys = [RowKey(row.writer, row.seq) for row in rows]
+    for piece in chunks(keys):
+        for table in (contents, traces):
+            connection.execute(delete(table).where(tuple_(table.c.writer, table.c.seq).in_(piece)))
+    add_to_totals(
+        connection,
+        rows=-len(rows),
+        num_bytes=-sum(row.num_bytes for row in rows),
+        kept_rows=-sum(row.kept for row in rows),
+        kept_bytes=-sum(row.num_bytes for row in rows if row.kept),
+    )
+
+
+def mark_kept(connection: Connection, kept: Collection[RowKey], max_bytes: int) -> int:
+    """Make ``kept`` the kept rows, in the given order while they fit; returns how many are kept."""
+    sizes: dict[RowKey, int] = {}
+    for piece in chunks(kept):
+        found = connection.execute(
+            select(traces.c.writer, traces.c.seq, traces.c.num_bytes).where(
+                tuple_(traces.c.writer, traces.c.seq).in_(piece)
+            )
+        )
+        sizes.update({RowKey(row.writer, row.seq): row.num_bytes for row in found})
+    wanted = _first_that_fit(kept, sizes, max_bytes)
+    before = {
+        RowKey(row.writer, row.seq)
+        for row in connection.execute(
+            select(traces.c.writer, traces.c.seq).where(traces.c.kept == 1)
+        )
+    }
+    for value, keys in ((0, before - wanted), (1, wanted - before)):
+        for piece in chunks(keys):
+            connection.execute(
+                update(traces)
+                .where(tuple_(traces.c.writer, traces.c.seq).in_(piece))
+                .values(kept=value)
+            )
+    kept_bytes = sum(sizes[key] for key in wanted)
+    connection.execute(update(totals).values(kept_rows=len(wanted), kept_bytes=kept_bytes))
+    return len(wanted)
+
+
+def _first_that_fit(
+    kept: Collection[RowKey], sizes: dict[RowKey, int], max_bytes: int
+) -> set[RowKey]:
+    fitting: set[RowKey] = set()
+    room = int(KEPT_SHARE * max_bytes)
+    for key in kept:
+        if key in sizes and key not in fitting and sizes[key] <= room:
+            fitting.add(key)
+            room -= sizes[key]
+    return fitting

@@ -1,0 +1,70 @@
+"""Value types of the replay store: keys, cursors, stored traces, counts.
+
+Owns names only; knows neither SQL nor how a trace becomes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from dvi.types import Trace
+
+Cursor: TypeAlias = Mapping[str, int]  # writer -> last seq read; JSON-able
+
+
+class ReplayStoreError(RuntimeError):
+    """The store cannot be opened, read or written now; one line, without content or password."""
+
+
+class RowKey(NamedTuple):
+    """Identity of a stored trace for ever: a seq is never given out twice to a writer."""
+
+    writer: str
+    seq: int  # from 1, ascending in commit order of that writer
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrace:
+    """A trace with its place in the store."""
+
+    key: RowKey
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """What one append did; written + duplicates = traces given."""
+
+    written: int
+    duplicates: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStats:
+    """Size and age of the store."""
+
+    rows: int
+    bytes: int  # live row bytes, the figure that max_bytes bounds
+    file_bytes: int  # on disk, write-ahead log included
+    oldest_s: float | None  # Unix time at which the oldest row was stored
+    newest_s: float | None
+    kept_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterCounts:
+    """Fate of every trace that was offered to a writer and is not waiting."""
+
+    written: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)  # queue_full, store_error, duplicate
+    last_error: str = ""  # newest failure of the store, one line; empty after a success
+
+
+def advance(cursor: Cursor, rows: Iterable[StoredTrace]) -> dict[str, int]:
+    """The cursor after ``rows``, as ``ReplayStore.read(cursor, ...)`` gave them, were consumed."""
+    moved = dict(cursor)
+    for row in rows:
+        moved[row.key.writer] = max(moved.get(row.key.writer, 0), row.key.seq)
+    return moved

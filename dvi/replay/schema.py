@@ -1,0 +1,80 @@
+"""Tables of the replay store, in SQL that SQLite and PostgreSQL share.
+
+Owns names and types of columns; knows neither connections nor pragmas. Small columns and content
+stand in two tables, so that marking a row as kept or looking for the oldest rows moves no content.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+schema_info = Table(
+    "dvi_schema",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("store_id", String(32), nullable=False),
+)
+
+writers = Table(
+    "writers",
+    metadata,
+    Column("writer", String(64), primary_key=True),
+    # Outlives the rows: a seq is not given out again after the newest rows were deleted.
+    Column("last_seq", BigInteger, nullable=False),
+)
+
+totals = Table(  # one row, changed in the transaction that changes traces
+    "totals",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("kept_rows", BigInteger, nullable=False),
+    Column("kept_bytes", BigInteger, nullable=False),
+)
+
+traces = Table(
+    "traces",
+    metadata,
+    Column("writer", String(64), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("request_id", Text, nullable=False),
+    Column("choice_index", Integer, nullable=False),
+    Column("stored_s", Float(53), nullable=False),  # Unix time of the append
+    Column("kept", Integer, nullable=False),  # 1: in the trainer's memory, evicted last
+    Column("num_bytes", BigInteger, nullable=False),
+    Column("domain", Text, nullable=False),
+    Column("user_hash", Text, nullable=False),
+    UniqueConstraint("request_id", "choice_index", name="one_row_a_choice"),
+    Index("eviction_order", "kept", "stored_s", "writer", "seq", "num_bytes"),
+)
+
+contents = Table(
+    "contents",
+    metadata,
+    Column("writer", String(64), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("header", Text, nullable=False),
+    Column("prompt_ids", LargeBinary, nullable=False),
+    Column("output_ids", LargeBinary, nullable=False),
+    Column("top_ids", LargeBinary, nullable=False),
+    Column("top_logits", LargeBinary, nullable=False),
+    Column("logsumexp", LargeBinary, nullable=False),
+    Column("rounds", LargeBinary, nullable=False),
+)

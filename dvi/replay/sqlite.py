@@ -1,0 +1,122 @@
+"""Everything that only SQLite needs: pragmas, file modes, vacuum, the write-ahead log's size.
+
+The one file with SQLite's own SQL; knows nothing of traces. ``SqliteFile`` has the same verbs as
+``dialect.Server``, which stands for a database that looks after its own files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from sqlite3 import Connection as SqliteConnection
+from sqlite3 import OperationalError as SqliteOperationalError
+
+from sqlalchemy import Connection, Engine, event
+
+from dvi.replay.rows import ReplayStoreError
+
+BUSY_TIMEOUT_S = 5.0  # how long a transaction waits for another process's write
+_CHECKPOINT_WAIT_S = 0.2  # readers finish within milliseconds; a longer one is not waited for
+_AUTO_VACUUM_INCREMENTAL = 2
+
+
+class SqliteFile:
+    """One database file, its log, and what keeps both small."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self.path = path
+        # A sixteenth of the budget leaves room for the page overhead within 1.3x of max_bytes.
+        self.wal_limit_bytes = min(max(max_bytes // 16, 64 << 10), 32 << 20)
+
+    def create_private(self) -> None:
+        """Make the folder (0700) and the empty file (0600); SQLite gives the log the same mode."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        if self.path.stat().st_mode & 0o077:
+            self.path.chmod(0o600)
+
+    def listen(self, engine: Engine) -> None:
+        """Set and check the pragmas of every connection; transactions begin as we say."""
+
+        @event.listens_for(engine, "connect")
+        def on_connect(connection: SqliteConnection, _record: object) -> None:
+            connection.isolation_level = None  # the driver's implicit BEGIN comes too late
+            _set_pragmas(connection, self.wal_limit_bytes)
+
+        @event.listens_for(engine, "begin")
+        def on_begin(connection: Connection) -> None:
+            # A write takes its lock at once: upgrading a read later can fail at any statement.
+            writes = connection.get_execution_options().get("dvi_writes", False)
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Bytes of the pages that hold something, within a transaction."""
+        pages = _number(connection, "page_count") - _number(connection, "freelist_count")
+        return pages * _number(connection, "page_size")
+
+    def release_free_pages(self, connection: Connection, spare_bytes: int) -> None:
+        """Give free pages beyond ``spare_bytes`` back to the file system, in this transaction."""
+        spare = spare_bytes // _number(connection, "page_size")
+        surplus = _number(connection, "freelist_count") - spare
+        if surplus > 0:
+            # The pragma frees one page a row: all rows have to be fetched.
+            connection.exec_driver_sql(f"PRAGMA incremental_vacuum({surplus})").fetchall()
+
+    def checkpoint(self, engine: Engine) -> bool:
+        """Move the log into the file and cut it to nothing; False while a reader holds it open."""
+        with engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, SqliteConnection)
+            driver.execute(f"PRAGMA busy_timeout={int(_CHECKPOINT_WAIT_S * 1000)}")
+            try:
+                busy = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            finally:
+                driver.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
+        return bool(busy == 0)
+
+    def log_is_long(self) -> bool:
+        """Whether the log has grown beyond its limit."""
+        return self._log_bytes() > self.wal_limit_bytes
+
+    def file_bytes(self) -> int:
+        """Bytes on disk, log included."""
+        return self.path.stat().st_size + self._log_bytes()
+
+    def _log_bytes(self) -> int:
+        log = self.path.with_name(self.path.name + "-wal")
+        return log.stat().st_size if log.exists() else 0
+
+
+def _number(connection: Connection, pragma: str) -> int:
+    return int(connection.exec_driver_sql(f"PRAGMA {pragma}").scalar_one())
+
+
+def _set_pragmas(connection: SqliteConnection, wal_limit_bytes: int) -> None:
+    """Order matters: auto_vacuum works only before the first page of the file is written."""
+    connection.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    _enter_wal(connection)
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA secure_delete=ON")
+    connection.execute(f"PRAGMA journal_size_limit={wal_limit_bytes}")
+    if connection.execute("PRAGMA secure_delete").fetchone()[0] != 1:
+        raise ReplayStoreError("this SQLite cannot overwrite deleted bytes (secure_delete)")
+    if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _AUTO_VACUUM_INCREMENTAL:
+        raise ReplayStoreError("the replay file was made without incremental vacuum: not ours")
+
+
+def _enter_wal(connection: SqliteConnection) -> None:
+    """Switch to the write-ahead log; two processes that make a file together may collide once."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        except SqliteOperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise ReplayStoreError(f"SQLite cannot keep a write-ahead log here (mode {mode})")
+        return

@@ -1,0 +1,57 @@
+"""Traces with known bytes for the tests of the store."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dvi.config import ReplayConfig
+from dvi.replay import ReplayStore, default_url, open_store
+from dvi.types import FinishReason, Round, SamplingParams, Source, Trace
+
+
+def make_trace(
+    request_id: str, num_tokens: int = 8, num_top: int = 64, choice_index: int = 0, fill: int = 0
+) -> Trace:
+    """A trace of ``num_tokens`` answers; a round commits two tokens, the last may commit one.
+
+    With ``fill`` every stored id is that number, so that its bytes can be found in the file.
+    """
+    rng = np.random.default_rng(zlib.crc32(request_id.encode()))
+    top_ids = rng.integers(0, 49_152, (num_tokens, num_top)).astype(np.int32)
+    output = tuple(int(i) for i in rng.integers(0, 49_152, num_tokens))
+    if fill:
+        top_ids = np.full_like(top_ids, fill)
+        output = (fill,) * num_tokens
+    rounds = [
+        Round(Source.NEURAL, 3, (output[2 * i], 7), (-0.5, -1.25), 1)
+        for i in range(num_tokens // 2)
+    ]
+    if num_tokens % 2:
+        rounds.append(Round(Source.TARGET, 0, (), (), 0))
+    return Trace(
+        request_id=request_id,
+        prompt_ids=(1, 2, 3),
+        output_ids=output,
+        sampling=SamplingParams(max_tokens=num_tokens, seed=2**64 - 1, choice_index=choice_index),
+        finish_reason=FinishReason.STOP,
+        system_fingerprint="fp",
+        top_ids=top_ids,
+        top_logits=rng.normal(size=(num_tokens, num_top)).astype(np.float32),
+        logsumexp=rng.normal(size=num_tokens).astype(np.float32),
+        rounds=tuple(rounds),
+        created_s=12.5,
+    )
+
+
+def make_store(
+    folder: Path, *, max_bytes: int = 1 << 22, now_s: Callable[[], float] | None = None
+) -> ReplayStore:
+    """A store in ``folder`` with small bounds."""
+    config = replace(ReplayConfig(), max_bytes=max_bytes)
+    url = default_url(folder)
+    return open_store(url, config, now_s) if now_s else open_store(url, config)
