@@ -15,7 +15,8 @@ from torch import Tensor
 from dvi.types import SamplingParams, Source
 
 if TYPE_CHECKING:
-    from dvi.modeling import KvCache, Plan
+    from dvi.modeling.cache import KvCache
+    from dvi.modeling.plan import Plan
     from dvi.registry import Adapter
 
 
@@ -65,8 +66,13 @@ class Drafter(Protocol):
     own cache holds every committed position but the last, whoever proposed it.
     """
 
-    kind: str
-    adapter_version: int  # of the weights in use
+    @property
+    def kind(self) -> str:
+        """The config's word for it."""
+
+    @property
+    def adapter_version(self) -> int:
+        """Version of the weights in use."""
 
     def observe(self, hidden: Tensor, plan: Plan) -> None:
         """Take the shallow states [N, H] of a prefill chunk or verify pass, padding included.

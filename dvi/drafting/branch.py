@@ -6,12 +6,15 @@ Letters: V head rows, H hidden width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from dvi.drafting.layout import DraftLayout
-from dvi.modeling import LayerWeights, ModelSpec, Rope
+from dvi.modeling.layer import LayerWeights
+from dvi.modeling.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class DraftBranch:
     """A draft without its adapter.
 
     ``head`` is the target's own storage and only ever read: its LoRA stays low-rank. ``block`` and
-    ``norm`` are copies, because prepare and training derive other values from them.
+    ``norm`` are copies, because versions are derived from them.
     """
 
     layout: DraftLayout
@@ -27,4 +30,28 @@ class DraftBranch:
     block: LayerWeights | None  # None: the draft reads h_k directly
     norm: Tensor  # [H]
     head: Tensor  # [V, H]
-    rope: Rope
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterRoom:
+    """What a drafter is built for: the engine's rows, and the target its adapters must name."""
+
+    num_rows: int
+    max_len: int  # tokens of a row
+    base_fingerprint: str
+
+
+def copy_layer(weights: LayerWeights, *, zero_output: bool) -> LayerWeights:
+    """A copy in fresh storage; with ``zero_output`` the layer starts as the identity.
+
+    A block that starts as the identity learns far sooner than a whole copy of a layer (SPEED.md).
+    """
+    copied = deepcopy(weights)
+    if not zero_output:
+        return copied
+    return replace(
+        copied,
+        o=torch.zeros_like(copied.o),
+        o_bias=None if copied.o_bias is None else torch.zeros_like(copied.o_bias),
+        down=torch.zeros_like(copied.down),
+    )

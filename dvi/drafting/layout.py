@@ -28,7 +28,12 @@ class LoraShape:
     in_features: int
     out_features: int
     rank: int
-    scale: float
+    alpha: float
+
+    @property
+    def scale(self) -> float:
+        """Factor on B A: alpha / r."""
+        return self.alpha / self.rank
 
     @property
     def name_a(self) -> str:
@@ -64,6 +69,23 @@ class DraftLayout:
             shapes[lora.name_a] = (lora.rank, lora.in_features)
             shapes[lora.name_b] = (lora.out_features, lora.rank)
         return shapes
+
+    def ranks(self) -> dict[str, int]:
+        """Module path -> r."""
+        return {lora.module: lora.rank for lora in self.loras}
+
+    def alphas(self) -> dict[str, float]:
+        """Module path -> alpha, which decides the scale of a merge."""
+        return {lora.module: lora.alpha for lora in self.loras}
+
+    def describe(self) -> dict[str, object]:
+        """What a manifest says about the drafter that its adapter is for."""
+        return {
+            "kind": self.kind,
+            "exit_layer": self.exit_layer,
+            "block_layer": self.block_layer,
+            "ranks": self.ranks(),
+        }
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise AdapterRefused on the first name, shape, dtype or value that does not fit."""

@@ -20,19 +20,19 @@ from peft.utils.save_and_load import get_peft_model_state_dict, set_peft_model_s
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dvi.drafting.layout import NORM, DraftLayout
+from dvi.drafting.layout import DraftLayout
 from dvi.drafting.module import DraftModule
 
 NORM_MODULE = "draft_norm"
 
 
-def wrap(module: DraftModule, layout: DraftLayout, generator: torch.Generator) -> PeftModel:
-    """Put LoRA on the layout's matrices and make the norm trainable, at version 0.
+def wrap(module: DraftModule, generator: torch.Generator) -> PeftModel:
+    """Put LoRA on the matrices of the module's layout and make the norm trainable, at version 0.
 
     Only the generator decides the values; the process's own random state is left alone.
     """
     with torch.random.fork_rng(devices=[]):
-        peft_model = get_peft_model(module, lora_config(layout))
+        peft_model = get_peft_model(module, lora_config(module.layout))
     reset(peft_model, generator)
     return peft_model
 
@@ -47,12 +47,12 @@ def lora_config(layout: DraftLayout) -> LoraConfig:
     head = layout.head
     return LoraConfig(
         r=head.rank,
-        lora_alpha=head.rank * head.scale,
+        lora_alpha=head.alpha,
         lora_dropout=0.0,
         bias="none",
         target_modules="|".join(re.escape(lora.module) for lora in layout.loras),
-        rank_pattern={lora.module: lora.rank for lora in layout.loras},
-        alpha_pattern={lora.module: lora.rank * lora.scale for lora in layout.loras},
+        rank_pattern=layout.ranks(),
+        alpha_pattern=layout.alphas(),
         modules_to_save=[NORM_MODULE],
     )
 
@@ -99,9 +99,9 @@ def save(peft_model: PeftModel, folder: Path) -> None:
         config.inference_mode = trained_mode
 
 
-def load_into(peft_model: PeftModel, layout: DraftLayout, tensors: Mapping[str, Tensor]) -> None:
+def load_into(peft_model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
     """Replace the trainable values; raises AdapterRefused before anything changes."""
-    layout.check(tensors)
+    peft_model.base_model.model.layout.check(tensors)
     result = set_peft_model_state_dict(peft_model, dict(tensors))
     assert not result.unexpected_keys, result.unexpected_keys
 
@@ -123,15 +123,3 @@ def draft_logits(
     assert bool((trace.diff() >= 0).all()), "selected traces must ascend"
     longest = int(lengths.max())
     return cast(Tensor, peft_model(hidden[:, :longest], positions[:, :longest], select))
-
-
-__all__ = [
-    "NORM",
-    "DraftModule",
-    "adapter_tensors",
-    "draft_logits",
-    "load_into",
-    "reset",
-    "save",
-    "wrap",
-]

@@ -8,15 +8,16 @@ H hidden width, V ids that exist, D head width.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from dvi.drafting.branch import DraftBranch
-    from dvi.modeling import LayerWeights, ModelSpec, Rope
+from dvi.drafting.branch import DraftBranch
+from dvi.modeling.layer import LayerWeights
+from dvi.modeling.rope import RopeTable
+from dvi.modeling.spec import ModelSpec
 
 
 class FrozenNorm(nn.Module):
@@ -47,7 +48,7 @@ def frozen_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 class DraftAttention(nn.Module):
     """Causal attention whose keys and values are frozen and whose queries are selected."""
 
-    def __init__(self, weights: LayerWeights, spec: ModelSpec, rope: Rope) -> None:
+    def __init__(self, weights: LayerWeights, spec: ModelSpec, rope: RopeTable) -> None:
         super().__init__()
         self.q_proj = frozen_linear(weights.q, weights.q_bias)
         self.k_proj = frozen_linear(weights.k, weights.k_bias)
@@ -66,7 +67,7 @@ class DraftAttention(nn.Module):
         trace, index = select.unbind(1)  # [P] each
         with torch.no_grad():
             keys = self._heads(self.k_norm, self.k_proj(normed), positions)  # [B, T, Hkv, D]
-            values = self.v_proj(normed).unflatten(-1, (-1, self.head_dim))
+            values = split_heads(self.v_proj(normed), self.head_dim)
         queries = self._heads(
             self.q_norm, self.q_proj(normed[trace, index]), positions[trace, index]
         )  # [P, Hq, D]
@@ -87,8 +88,15 @@ class DraftAttention(nn.Module):
         return cast(Tensor, self.o_proj(mixed.transpose(1, 2)[trace, slot].flatten(1)))
 
     def _heads(self, norm: nn.Module, projected: Tensor, positions: Tensor) -> Tensor:
-        heads = norm(projected.unflatten(-1, (-1, self.head_dim)))  # [..., heads, D]
-        return self.rope.apply(heads, positions)
+        heads = norm(split_heads(projected, self.head_dim))  # [..., heads, D]
+        cos, sin = self.rope.rows(positions, int(positions.max()) + 1)  # [..., D]
+        turned = heads.roll(self.head_dim // 2, -1)  # the table's sin carries the sign
+        return torch.addcmul(heads * cos.unsqueeze(-2), turned, sin.unsqueeze(-2))
+
+
+def split_heads(projected: Tensor, head_dim: int) -> Tensor:
+    """[..., heads * D] -> [..., heads, D]."""
+    return projected.view(*projected.shape[:-1], -1, head_dim)
 
 
 def optional_norm(weight: Tensor | None, eps: float) -> nn.Module:
@@ -115,7 +123,7 @@ class DraftBlock(nn.Module):
     """One decoder layer over h_k. Being the last before the head, it needs queries and MLP at the
     selected positions only, and keys and values everywhere."""
 
-    def __init__(self, weights: LayerWeights, spec: ModelSpec, rope: Rope) -> None:
+    def __init__(self, weights: LayerWeights, spec: ModelSpec, rope: RopeTable) -> None:
         super().__init__()
         self.input_layernorm = FrozenNorm(weights.input_norm, spec.norm_eps)
         self.self_attn = DraftAttention(weights, spec, rope)
@@ -137,15 +145,22 @@ class NoBlock(nn.Module):
         return hidden[select[:, 0], select[:, 1]]
 
 
+def draft_block(branch: DraftBranch) -> nn.Module:
+    """The branch's block over its tensors, or the identity."""
+    if branch.block is None:
+        return NoBlock()
+    rope = RopeTable(branch.spec, branch.head.dtype, branch.head.device)
+    return DraftBlock(branch.block, branch.spec, rope)
+
+
 class DraftModule(nn.Module):
     """Draft block (or none), the draft's own final norm, output head. All frozen until wrapped."""
 
     def __init__(self, branch: DraftBranch) -> None:
         super().__init__()
         spec = branch.spec
-        self.draft_block = (
-            NoBlock() if branch.block is None else DraftBlock(branch.block, spec, branch.rope)
-        )
+        self.layout = branch.layout
+        self.draft_block = draft_block(branch)
         norm = branch.norm.to(branch.layout.dtype, copy=True)
         self.draft_norm = FrozenNorm(norm, spec.norm_eps)
         self.draft_head = frozen_linear(branch.head)

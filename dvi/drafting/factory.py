@@ -1,0 +1,81 @@
+"""The kinds of drafter: a third one is its own file and one line here.
+
+Owns the table and the checks that hold for every kind; does not know how any kind works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dvi.config import DrafterConfig
+from dvi.drafting.base import Drafter
+from dvi.drafting.block import block_branch, make_block_drafter
+from dvi.drafting.branch import DraftBranch, DrafterRoom
+from dvi.drafting.head import head_branch, make_head_drafter
+from dvi.drafting.none import make_no_drafter
+from dvi.modeling.target import TargetModel
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterKind:
+    """How one kind is made, and what it trains."""
+
+    make: Callable[[DrafterConfig, TargetModel, DrafterRoom], Drafter]
+    branch: Callable[[DrafterConfig, TargetModel], DraftBranch] | None  # None: nothing learns
+
+
+DRAFTERS = {
+    "block": DrafterKind(make_block_drafter, block_branch),
+    "head": DrafterKind(make_head_drafter, head_branch),
+    "none": DrafterKind(make_no_drafter, None),
+}
+
+
+def make_drafter(
+    config: DrafterConfig,
+    target: TargetModel,
+    num_rows: int,
+    max_len: int,
+    base_fingerprint: str = "",
+) -> Drafter:
+    """The configured drafter at version 0, with a cache of the target's own shape.
+
+    ``base_fingerprint`` is what manifests of its adapters must name; a target that comes from no
+    folder has the empty one. Raises ValueError for a config that does not fit the target.
+    """
+    check_config(config, target)
+    return DRAFTERS[config.kind].make(
+        config, target, DrafterRoom(num_rows, max_len, base_fingerprint)
+    )
+
+
+def draft_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:
+    """What the trainer trains; the target may hold its shallow part only.
+
+    Raises ValueError for a kind that has nothing to train.
+    """
+    check_config(config, target)
+    branch = DRAFTERS[config.kind].branch
+    if branch is None:
+        raise ValueError(f"drafter={config.kind} has nothing to train")
+    return branch(config, target)
+
+
+def check_config(config: DrafterConfig, target: TargetModel) -> None:
+    """Raise ValueError where the config names what this target or this version lacks."""
+    if config.kind not in DRAFTERS:
+        raise ValueError(f"drafter={config.kind} is none of {', '.join(DRAFTERS)}")
+    if config.kind == "none":
+        return
+    if config.exit_layer != target.exit_layer:
+        raise ValueError(
+            f"drafter.exit_layer={config.exit_layer}, but the target is split at "
+            f"{target.exit_layer}"
+        )
+    rows = config.draft_vocab_size
+    if rows is not None and rows != target.spec.vocab_size:
+        raise ValueError(
+            f"drafter.draft_vocab_size={rows}: the draft head has all rows, "
+            f"null or {target.spec.vocab_size}"
+        )

@@ -1,0 +1,97 @@
+"""``drafter=head``: the paper's draft, LoRA on the output head over h_k (DVI, arXiv 2510.05421).
+
+Owns the head kind; it has no cache of its own and does not know which positions were committed.
+Letters: N tokens of one pass, H hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from dvi.config import DrafterConfig
+from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
+from dvi.drafting.branch import DraftBranch, DrafterRoom
+from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
+from dvi.drafting.readout import Readout, chain, make_readout
+from dvi.drafting.version import checked_tensors
+from dvi.modeling.cache import KvCache
+from dvi.modeling.plan import Plan
+from dvi.modeling.target import TargetModel
+
+if TYPE_CHECKING:
+    from dvi.registry import Adapter
+
+
+def head_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:
+    """LoRA on the output head alone: rank ``lora_rank``, scale 1."""
+    spec, rank = target.spec, config.lora_rank
+    layout = DraftLayout(
+        kind="head",
+        exit_layer=target.exit_layer,
+        block_layer=None,
+        hidden_size=spec.hidden_size,
+        loras=(LoraShape(HEAD, spec.hidden_size, spec.vocab_size, rank, float(rank)),),
+        dtype=adapter_dtype(target.dtype),
+    )
+    return DraftBranch(layout, spec, None, target.final_norm.clone(), target.head)
+
+
+def make_head_drafter(config: DrafterConfig, target: TargetModel, room: DrafterRoom) -> HeadDrafter:
+    """A head drafter at version 0."""
+    return HeadDrafter(target, head_branch(config, target), room.base_fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWeights(DraftWeights):
+    """One version of the head kind."""
+
+    readout: Readout
+
+
+class HeadDrafter:
+    """Reads h_k through the draft's norm and head."""
+
+    kind = "head"
+
+    def __init__(self, target: TargetModel, branch: DraftBranch, base_fingerprint: str) -> None:
+        self.target = target
+        self.branch = branch
+        self.base_fingerprint = base_fingerprint
+        self.weights = self.prepare(None)
+
+    @property
+    def adapter_version(self) -> int:
+        """Version of the weights in use."""
+        return self.weights.adapter_version
+
+    def observe(self, hidden: Tensor, plan: Plan) -> None:
+        """Nothing to keep: a state is read in the step that makes it."""
+
+    def propose(self, requests: Sequence[DraftRequest], cache: KvCache) -> list[Proposal]:
+        """See Drafter."""
+        weights = self.weights
+
+        def logits_of(plan: Plan) -> Tensor:
+            hidden = self.target.shallow(plan, cache)
+            return weights.readout.logits(self.target, plan.take(hidden))
+
+        return chain(self.target, requests, logits_of, weights.adapter_version)
+
+    def prepare(self, adapter: Adapter | None) -> HeadWeights:
+        """See Drafter."""
+        if adapter is None:
+            return HeadWeights(0, make_readout(self.branch, None))
+        tensors = checked_tensors(adapter, self.branch.layout, self.base_fingerprint)
+        return HeadWeights(adapter.version, make_readout(self.branch, tensors))
+
+    def load(self, weights: DraftWeights) -> None:
+        """See Drafter."""
+        assert isinstance(weights, HeadWeights), type(weights)
+        self.weights = weights
+
+    def release(self, row: int) -> None:
+        """Nothing is kept for a row."""

@@ -1,0 +1,96 @@
+"""From a draft state to draft logits, and the chain that feeds each token to the next step.
+
+Owns the draft's own final norm and the low-rank part of its head; does not know what made the
+state. On the decode path, so it keeps Python to one call an operation.
+Letters: n rows, r head rank, V head rows, H hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dvi.drafting.base import DraftRequest, Proposal
+from dvi.drafting.branch import DraftBranch
+from dvi.drafting.layout import NORM
+from dvi.modeling.plan import Plan, Segment
+from dvi.modeling.target import TargetModel
+from dvi.sampling import ChoicePoint, choose_draft
+from dvi.types import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """Draft norm and head of one version; the base head is the target's packed one."""
+
+    norm: Tensor  # [H], float32 or wider
+    eps: float
+    factor_a: Tensor | None  # [H, r], transposed for the product; None at version 0
+    factor_b: Tensor | None  # [r, V], scale included
+
+    def logits(self, target: TargetModel, hidden: Tensor) -> Tensor:
+        """[n, H] -> [n, V]: head(h) + scale * (h A^T) B^T with h = draft norm of ``hidden``."""
+        wide = hidden.to(self.norm.dtype)
+        normed = F.rms_norm(wide, self.norm.shape, self.norm, self.eps)
+        logits = target.project(normed.to(hidden.dtype))
+        if self.factor_a is not None and self.factor_b is not None:
+            logits.addmm_(normed @ self.factor_a, self.factor_b)
+        return logits
+
+
+def make_readout(branch: DraftBranch, tensors: Mapping[str, Tensor] | None) -> Readout:
+    """The readout of checked adapter tensors, or of version 0; fresh storage."""
+    dtype, device, eps = branch.layout.dtype, branch.head.device, branch.spec.norm_eps
+    if tensors is None:
+        return Readout(branch.norm.to(dtype, copy=True), eps, None, None)
+    head = branch.layout.head
+    return Readout(
+        norm=tensors[NORM].to(device, copy=True),
+        eps=eps,
+        factor_a=tensors[head.name_a].to(device).t().contiguous(),
+        factor_b=(tensors[head.name_b].to(device) * head.scale).t().contiguous(),
+    )
+
+
+def chain(
+    target: TargetModel,
+    requests: Sequence[DraftRequest],
+    logits_of: Callable[[Plan], Tensor],
+    adapter_version: int,
+) -> list[Proposal]:
+    """Propose token by token; step i runs the requests that want more than i tokens, as one pass.
+
+    ``logits_of`` gives draft logits [n, V] of a pass of one token a request. The token after
+    position + i is chosen with the noise of its own position, so that verification, which uses
+    the same noise, agrees as often as the two distributions allow (arXiv 2408.07978).
+    """
+    ids: list[list[int]] = [[] for _ in requests]
+    logprobs: list[list[float]] = [[] for _ in requests]
+    last = [request.token for request in requests]
+    for step in range(max((request.draft_len for request in requests), default=0)):
+        active = [i for i, request in enumerate(requests) if request.draft_len > step]
+        plan = target.plan(
+            [Segment(requests[i].row, requests[i].position + step, (last[i],)) for i in active]
+        )
+        logits = logits_of(plan)
+        points = [ChoicePoint(requests[i].params, requests[i].position + 1 + step) for i in active]
+        chosen = choose_draft(logits, points)
+        picked = logits.gather(1, torch.tensor(chosen, device=logits.device)[:, None])[:, 0]
+        scores = (picked - logits.logsumexp(-1)).tolist()
+        for i, token, score in zip(active, chosen, scores, strict=True):
+            ids[i].append(token)
+            logprobs[i].append(score)
+            last[i] = token
+    return [
+        Proposal(
+            ids=tuple(tokens),
+            logprobs=tuple(scores),
+            source=Source.NEURAL if tokens else Source.TARGET,
+            adapter_version=adapter_version,
+        )
+        for tokens, scores in zip(ids, logprobs, strict=True)
+    ]

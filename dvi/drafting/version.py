@@ -1,0 +1,36 @@
+"""Is this published version meant for this drafter on this target?
+
+Owns the checks before any merge; does not know how a version is merged or stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from dvi.drafting.base import AdapterRefused
+from dvi.drafting.layout import DraftLayout
+
+if TYPE_CHECKING:
+    from dvi.registry import Adapter
+
+
+def checked_tensors(
+    adapter: Adapter, layout: DraftLayout, base_fingerprint: str
+) -> Mapping[str, Tensor]:
+    """The adapter's tensors, exactly those of ``layout``; raises AdapterRefused with the reason."""
+    manifest, version = adapter.manifest, adapter.version
+    if manifest.base_fingerprint != base_fingerprint:
+        theirs, ours = manifest.base_fingerprint or "(none)", base_fingerprint or "(none)"
+        raise AdapterRefused(f"version {version} was trained on base {theirs}, this is {ours}")
+    for name, expected in layout.describe().items():
+        found = manifest.drafter.get(name)
+        if found != expected:
+            raise AdapterRefused(f"version {version} has {name} {found}, expected {expected}")
+    alphas = adapter.adapter_config.get("alpha_pattern")
+    if alphas != layout.alphas():
+        raise AdapterRefused(f"version {version} has alphas {alphas}, expected {layout.alphas()}")
+    layout.check(adapter.tensors)
+    return adapter.tensors
