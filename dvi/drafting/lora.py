@@ -26,13 +26,13 @@ from dvi.drafting.module import DraftModule
 NORM_MODULE = "draft_norm"
 
 
-def wrap(module: DraftModule, generator: torch.Generator) -> PeftModel:
-    """Put LoRA on the matrices of the module's layout and make the norm trainable, at version 0.
+def wrap(module: DraftModule, layout: DraftLayout, generator: torch.Generator) -> PeftModel:
+    """Put LoRA on the layout's matrices and make the norm trainable, at version 0.
 
     Only the generator decides the values; the process's own random state is left alone.
     """
     with torch.random.fork_rng(devices=[]):
-        peft_model = get_peft_model(module, lora_config(module.layout))
+        peft_model = get_peft_model(module, lora_config(layout))
     reset(peft_model, generator)
     return peft_model
 
@@ -99,9 +99,9 @@ def save(peft_model: PeftModel, folder: Path) -> None:
         config.inference_mode = trained_mode
 
 
-def load_into(peft_model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
+def load_into(peft_model: PeftModel, layout: DraftLayout, tensors: Mapping[str, Tensor]) -> None:
     """Replace the trainable values; raises AdapterRefused before anything changes."""
-    peft_model.base_model.model.layout.check(tensors)
+    layout.check(tensors)
     result = set_peft_model_state_dict(peft_model, dict(tensors))
     assert not result.unexpected_keys, result.unexpected_keys
 

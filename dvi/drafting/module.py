@@ -159,7 +159,6 @@ class DraftModule(nn.Module):
     def __init__(self, branch: DraftBranch) -> None:
         super().__init__()
         spec = branch.spec
-        self.layout = branch.layout
         self.draft_block = draft_block(branch)
         norm = branch.norm.to(branch.layout.dtype, copy=True)
         self.draft_norm = FrozenNorm(norm, spec.norm_eps)
