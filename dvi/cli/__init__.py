@@ -1,0 +1,1 @@
+"""The command line `dvi`; imports torch and Hydra only in the commands that need them."""

@@ -1,0 +1,130 @@
+"""The commands: name, one line, shape of their arguments, and the module that runs them.
+
+The single source of dispatch, help and completion; imports none of the command modules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HYDRA_FLAGS = ("--cfg", "--info", "--config-dir", "--config-name", "--package", "--resolve")
+PLAIN_FLAGS = ("--config-dir", "--config-name")
+
+_STATE = ("state_dir", "registry")
+_ENGINE = ("state_dir", "model", "drafter", "decoding")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand. ``sections`` are the config groups it reads, in the order of its help."""
+
+    name: str
+    meaning: str
+    usage: str
+    module: str  # has run(arguments: list[str]) -> int
+    sections: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()  # first word after the command
+    flags: tuple[str, ...] = ()
+    is_app: bool = False  # a Hydra application: runs in a run folder
+    takes_model: bool = False  # one bare word is model.path
+
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        """Flags in the order of the help."""
+        hydra = HYDRA_FLAGS if self.is_app else PLAIN_FLAGS if self.sections else ()
+        return (*self.flags, *hydra, "--help")
+
+
+COMMANDS = (
+    Command(
+        "serve",
+        "OpenAI-compatible server and its background trainer",
+        "dvi serve [MODEL] [key=value ...]",
+        "dvi.cli.serve",
+        sections=(
+            *_ENGINE,
+            "serving",
+            "replay",
+            "trainer",
+            "objective",
+            "registry",
+            "drift",
+            "tracking",
+            "run",
+        ),
+        is_app=True,
+        takes_model=True,
+    ),
+    Command(
+        "train",
+        "train the draft on stored traffic and publish one candidate version",
+        "dvi train [MODEL] [key=value ...]",
+        "dvi.cli.train",
+        sections=(
+            *_ENGINE,
+            "data",
+            "objective",
+            "trainer",
+            "replay",
+            "registry",
+            "tracking",
+            "run",
+        ),
+        flags=("--multirun",),
+        is_app=True,
+        takes_model=True,
+    ),
+    Command(
+        "bench",
+        "side-by-side speed: plain against draft, sampling, swaps, trace logging",
+        "dvi bench [MODEL] [key=value ...] [--json]",
+        "dvi.cli.bench",
+        sections=("bench", *_ENGINE, "replay", "tracking", "run"),
+        flags=("--multirun", "--json"),
+        is_app=True,
+        takes_model=True,
+    ),
+    Command(
+        "demo",
+        "serve a real model, send a drifting stream, check every answer, draw the picture",
+        "dvi demo [key=value ...]",
+        "dvi.cli.demo",
+        sections=("demo", *_ENGINE, "trainer", "objective", "run"),
+        is_app=True,
+    ),
+    Command(
+        "adapters",
+        "the adapter registry, with or without a running server",
+        "dvi adapters list|show N|promote N|rollback [--json] [key=value ...]",
+        "dvi.cli.adapters",
+        sections=_STATE,
+        actions=("list", "show", "promote", "rollback"),
+        flags=("--json",),
+    ),
+    Command(
+        "replay",
+        "the replay store",
+        "dvi replay stats [--json] [key=value ...]",
+        "dvi.cli.replay",
+        sections=("state_dir", "replay"),
+        actions=("stats",),
+        flags=("--json",),
+    ),
+    Command(
+        "models",
+        "models that need no hub",
+        "dvi models list [--json] | fetch NAME",
+        "dvi.cli.models",
+        actions=("list", "fetch"),
+        flags=("--json",),
+    ),
+    Command(
+        "completion",
+        "print the completion script of a shell",
+        "dvi completion bash|zsh|fish",
+        "dvi.cli.completion",
+        actions=("bash", "zsh", "fish"),
+    ),
+)
+
+BY_NAME = {command.name: command for command in COMMANDS}

@@ -1,0 +1,38 @@
+"""What a user asked a command to do, and what came of it.
+
+Owns two value types; imports no Hydra, so that the command line can build them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dvi.config import DviConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One launch. ``show_config`` and ``show_info`` are Hydra's ``--cfg`` and ``--info``."""
+
+    command: str
+    overrides: tuple[str, ...] = ()
+    config_dir: str | None = None
+    config_name: str = "config"
+    show_config: str | None = None  # job, hydra or all
+    package: str | None = None
+    resolve: bool = False
+    show_info: str | None = None
+    multirun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a task returns: the exit status, and a number for Hydra's sweepers if it has one."""
+
+    status: int = 0
+    value: float | None = None
+
+
+Task = Callable[[DviConfig, Path], Outcome]  # config and run folder
