@@ -1,0 +1,34 @@
+"""Decoding: sessions, engine, controller, verifier, adapter slot."""
+
+from dvi.decoding.batch import Result, decode_batch, join_deltas
+from dvi.decoding.controller import Controller
+from dvi.decoding.engine import Engine, EngineParts
+from dvi.decoding.inbox import QueueFull
+from dvi.decoding.limits import EngineLimits, limits_from_config
+from dvi.decoding.observer import EngineObserver, SilentObserver
+from dvi.decoding.record import TraceSink
+from dvi.decoding.scheduler import StepReport
+from dvi.decoding.slot import AdapterSlot
+from dvi.decoding.stats import EngineStats, Outcome, Phase
+from dvi.decoding.text import TextDecoder
+
+__all__ = [
+    "AdapterSlot",
+    "Controller",
+    "Engine",
+    "EngineLimits",
+    "EngineObserver",
+    "EngineParts",
+    "EngineStats",
+    "Outcome",
+    "Phase",
+    "QueueFull",
+    "Result",
+    "SilentObserver",
+    "StepReport",
+    "TextDecoder",
+    "TraceSink",
+    "decode_batch",
+    "join_deltas",
+    "limits_from_config",
+]

@@ -1,0 +1,99 @@
+"""The door between request threads and the decode thread.
+
+Owns the waiting line and the cancellations that were not seen yet; does not know rows or sessions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dvi.types import DecodeRequest, Delta
+
+Deliver = Callable[[Delta], None]
+
+
+class QueueFull(Exception):
+    """As many choices wait as are allowed to; nothing of the request was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One choice with the way back to whoever asked; ``deliver`` runs on the decode thread."""
+
+    request: DecodeRequest
+    deliver: Deliver
+    arrived_s: float  # monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What the decode thread finds at the start of a step."""
+
+    joined: list[Ticket]  # in order of arrival, at most as many as rows were free
+    withdrawn: list[Ticket]  # cancelled while they waited
+    cancelled: frozenset[str]  # request ids; may name requests that run, or none
+
+
+class Inbox:
+    """First in, first out. Every method may be called from any thread."""
+
+    def __init__(self, max_queue: int, num_rows: int) -> None:
+        self._max_queue = max_queue
+        self._num_free = num_rows
+        self._waiting: deque[Ticket] = deque()
+        self._cancelled: set[str] = set()
+        self._changed = threading.Condition()
+
+    def put(self, tickets: Sequence[Ticket]) -> None:
+        """All or none; raises QueueFull when more than ``max_queue`` would wait for a row.
+
+        Requests that a free row will take in the next step do not count as waiting.
+        """
+        with self._changed:
+            room = self._max_queue + self._num_free - len(self._waiting)
+            if len(tickets) > room:
+                raise QueueFull(f"{self._max_queue} requests are waiting already")
+            self._waiting.extend(tickets)
+            self._changed.notify()
+
+    def cancel(self, request_id: str) -> None:
+        """Remember to end every choice of this request at the next step."""
+        with self._changed:
+            self._cancelled.add(request_id)
+            self._changed.notify()
+
+    def take(self, num_free: int) -> Mail:
+        """Everything new since the last call; ``num_free`` rows can be given out now."""
+        with self._changed:
+            cancelled = frozenset(self._cancelled)
+            self._cancelled.clear()
+            withdrawn: list[Ticket] = []
+            if cancelled:
+                withdrawn = [t for t in self._waiting if t.request.request_id in cancelled]
+                self._waiting = deque(
+                    t for t in self._waiting if t.request.request_id not in cancelled
+                )
+            num_joined = min(num_free, len(self._waiting))
+            joined = [self._waiting.popleft() for _ in range(num_joined)]
+            self._num_free = num_free - num_joined
+            return Mail(joined, withdrawn, cancelled)
+
+    def clear(self) -> list[Ticket]:
+        """Take everyone who waits out of the line."""
+        with self._changed:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            return waiting
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until something is new or the time is over; True if there is something."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._waiting or self._cancelled), timeout_s)
+
+    def depth(self) -> int:
+        """Choices that wait for a row."""
+        with self._changed:
+            return len(self._waiting)

@@ -1,0 +1,173 @@
+"""Who is in the next pass: rows given out in order of arrival, prompts read in chunks beside rounds.
+
+Owns rows and running sessions; does not know how tokens are proposed, verified or counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dvi.decoding.delivery import Deliveries, Running
+from dvi.decoding.inbox import Inbox, Mail, Ticket
+from dvi.decoding.limits import EngineLimits
+from dvi.decoding.session import Session
+from dvi.decoding.stats import Ledger, Outcome
+from dvi.decoding.verdict import Commit
+from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Prompt tokens [session.num_cached, + num_tokens) of one session."""
+
+    session: Session
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's work: sessions that do a round, and prompt chunks that share the pass."""
+
+    rounds: list[Session]
+    prefills: list[PrefillChunk]
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Prompt tokens in the pass."""
+        return sum(chunk.num_tokens for chunk in self.prefills)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did."""
+
+    num_rounds: int
+    num_prefill_tokens: int
+    num_committed: int  # tokens
+    num_ended: int  # requests
+
+    @property
+    def worked(self) -> bool:
+        """False when there was nothing to do."""
+        return bool(self.num_rounds or self.num_prefill_tokens)
+
+
+class Scheduler:
+    """Continuous batching: requests join and leave between rounds. Decode thread only."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        limits: EngineLimits,
+        deliveries: Deliveries,
+        ledger: Ledger,
+        make_session: Callable[[DecodeRequest, int], Session],  # request, row
+        release_row: Callable[[int], None],
+    ) -> None:
+        self._inbox = inbox
+        self._limits = limits
+        self._deliveries = deliveries
+        self._ledger = ledger
+        self._make_session = make_session
+        self._release_row = release_row
+        self._running: dict[int, Running] = {}  # by row, in order of arrival
+        self._free_rows = list(range(limits.num_rows))  # a heap: the lowest row is given out first
+        self._batch = Batch([], [])
+
+    def next_batch(self) -> Batch:
+        """Take the mail, then everyone who is on a row: a round each, or a share of the prefill."""
+        mail = self._inbox.take(len(self._free_rows))
+        self._end_cancelled(mail)
+        for ticket in mail.joined:
+            self._admit(ticket)
+        sessions = self.sessions()
+        rounds = [session for session in sessions if not session.num_prefill]
+        limits = self._limits
+        budget = limits.shared_prefill_chunk_len if rounds else limits.prefill_chunk_len
+        self._batch = Batch(rounds, share_prefill(sessions, budget))
+        return self._batch
+
+    def finish_step(self, batch: Batch, commits: Sequence[Commit]) -> StepReport:
+        """Count the step, free the rows of ended sessions, then deliver."""
+        for chunk in batch.prefills:
+            chunk.session.num_cached += chunk.num_tokens
+        self._ledger.book_step(commits, self.sessions())
+        num_ended = 0
+        for session, commit in zip(batch.rounds, commits, strict=True):
+            running = self._running[session.row]
+            running.num_booked += len(commit.delta.token_ids)
+            if session.finish_reason is not None:
+                num_ended += 1
+                self._free(session.row)
+            self._deliveries.send(running, commit.delta)
+        return StepReport(
+            num_rounds=len(batch.rounds),
+            num_prefill_tokens=batch.num_prefill_tokens,
+            num_committed=sum(len(commit.delta.token_ids) for commit in commits),
+            num_ended=num_ended,
+        )
+
+    def fail_batch(self, error: str) -> StepReport:
+        """End everyone in the newest batch: their rows cannot be trusted any more."""
+        members = [*self._batch.rounds, *(chunk.session for chunk in self._batch.prefills)]
+        failed = [self._running[one.row] for one in members if one.row in self._running]
+        for running in failed:
+            self._drop(running, FinishReason.FAILED, error)
+        return StepReport(0, 0, 0, len(failed))
+
+    def close(self, error: str) -> None:
+        """End everyone, running or waiting, with FAILED."""
+        for running in list(self._running.values()):
+            self._drop(running, FinishReason.FAILED, error)
+        for ticket in self._inbox.clear():
+            self._refuse(ticket, FinishReason.FAILED, error)
+
+    def sessions(self) -> list[Session]:
+        """Sessions on a row, in order of arrival."""
+        return [running.session for running in self._running.values()]
+
+    def _end_cancelled(self, mail: Mail) -> None:
+        for ticket in mail.withdrawn:
+            self._refuse(ticket, FinishReason.CANCELLED, None)
+        for running in list(self._running.values()):
+            if running.session.request.request_id in mail.cancelled:
+                self._drop(running, FinishReason.CANCELLED, None)
+
+    def _admit(self, ticket: Ticket) -> None:
+        row = heapq.heappop(self._free_rows)
+        self._running[row] = Running(ticket, self._make_session(ticket.request, row))
+        self._ledger.book_admission(len(ticket.request.prompt_ids))
+        self._deliveries.admitted(ticket)
+
+    def _drop(self, running: Running, reason: FinishReason, error: str | None) -> None:
+        """End a session from outside a round; what it generated was not an answer."""
+        self._free(running.session.row)
+        self._ledger.book_end(Outcome(reason), running.num_booked)
+        self._deliveries.send(running, running.session.end(reason, error))
+
+    def _refuse(self, ticket: Ticket, reason: FinishReason, error: str | None) -> None:
+        """End a request that never got a row."""
+        self._ledger.book_end(Outcome(reason))
+        request = ticket.request
+        index = request.sampling.choice_index
+        counts = AcceptanceCounts()
+        delta = Delta(request.request_id, index, (), (), "", reason, counts, error=error)
+        self._deliveries.hand_over(ticket, delta)
+
+    def _free(self, row: int) -> None:
+        del self._running[row]
+        heapq.heappush(self._free_rows, row)
+        self._release_row(row)
+
+
+def share_prefill(sessions: Sequence[Session], budget: int) -> list[PrefillChunk]:
+    """Give out ``budget`` prompt tokens of one pass in order of arrival."""
+    chunks = []
+    for session in sessions:
+        num_tokens = min(session.num_prefill, budget)
+        if num_tokens:
+            chunks.append(PrefillChunk(session, num_tokens))
+            budget -= num_tokens
+    return chunks
