@@ -1,0 +1,84 @@
+"""The append-only record of publish, promote and rollback, and what follows from it.
+
+Owns the line format and the rule which version is in service; does no file work but reading.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Act(StrEnum):
+    """What happened."""
+
+    PUBLISH = "publish"  # the number is taken, before the folder appears
+    PROMOTE = "promote"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of ``history.jsonl``."""
+
+    act: Act
+    version: int  # published or now in service
+    replaced: int  # in service before; for a publish as well
+    reason: str
+    time_s: float
+
+    def to_line(self) -> bytes:
+        """Its JSON, without the line end."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+
+def read_history(path: Path) -> list[Event]:
+    """All whole lines of ``path``; a line torn by a kill is passed over, its act never happened."""
+    if not path.exists():
+        return []
+    events: list[Event] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            raw = json.loads(line)
+            events.append(Event(**{**raw, "act": Act(raw["act"])}))
+        except (ValueError, TypeError, KeyError):
+            continue
+    return events
+
+
+def highest_number(events: Iterable[Event]) -> int:
+    """The largest version number ever taken."""
+    return max((event.version for event in events), default=0)
+
+
+def service_stack(events: Iterable[Event]) -> list[int]:
+    """Versions in the order in which they went into service, the live one last.
+
+    A rollback removes what it left and never returns to it: a version that was rolled back comes
+    into the stack again only by a new promotion. Version 0 lies under an empty stack.
+    """
+    stack: list[int] = []
+    for event in events:
+        if event.act is Act.PROMOTE:
+            if stack[-1:] != [event.version]:
+                stack.append(event.version)
+        elif event.act is Act.ROLLBACK:
+            stack = _after_rollback(stack, event)
+    return stack
+
+
+def _after_rollback(stack: Sequence[int], event: Event) -> list[int]:
+    left = [version for version in stack if version != event.replaced]
+    while left and left[-1] != event.version:
+        left.pop()
+    return left
+
+
+def rollback_targets(events: Iterable[Event]) -> list[int]:
+    """Versions a rollback may go to, best first; 0 is the last resort and not listed."""
+    stack = service_stack(events)
+    live = stack[-1:]
+    return [version for version in reversed(stack) if [version] != live]
