@@ -12,10 +12,10 @@ from dvi.decoding.session import Session
 from dvi.decoding.verdict import Commit
 from dvi.metrics import TokenAverage
 
-# Judged tokens the estimate looks back on. A probe judges one to four tokens, so a draft that became
+# Judged tokens the estimate looks back on. A probe judges one to K of them, so a draft that became
 # good is believed after some ten probes; at acceptance .5 the estimate strays by about .06.
 WINDOW_TOKENS = 32.0
-# Judged tokens before the first estimate is believed; until then the draft has the benefit of doubt.
+# Judged tokens before the first estimate counts; until then the draft has the benefit of doubt.
 MIN_JUDGED_TOKENS = 16
 
 
@@ -56,7 +56,8 @@ class Controller:
         """Whether drafting is believed to beat plain decoding."""
         if not self._adaptive or self._num_judged < MIN_JUDGED_TOKENS:
             return True
-        return self._average.value >= self._break_even
+        alpha = self._average.value
+        return alpha is None or alpha >= self._break_even
 
     def _next_draft_len(self) -> int:
         """K before the sessions' own limits; keeps count of the rounds since the last probe."""

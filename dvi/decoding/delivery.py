@@ -1,6 +1,6 @@
 """The way back: deltas to whoever asked, and the times a user feels.
 
-Owns the calls of ``deliver`` and of the observer's request clocks; does not know rows or the target.
+Owns the calls of ``deliver`` and the observer's request clocks; does not know rows or the target.
 """
 
 from __future__ import annotations

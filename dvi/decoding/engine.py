@@ -35,7 +35,7 @@ from dvi.decoding.text import TextDecoder
 from dvi.decoding.verify import Verifier
 from dvi.drafting import Drafter
 from dvi.drift import AcceptanceDrift
-from dvi.modeling import TargetModel
+from dvi.modeling.target import TargetModel
 from dvi.types import DecodeRequest
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,12 @@ class Engine:
         )
         deliveries = Deliveries(parts.observer, parts.clock)
         self.scheduler = Scheduler(
-            self._inbox, limits, deliveries, ledger, self._make_session, self._release_row
+            self._inbox,
+            limits,
+            deliveries,
+            ledger,
+            make_session=self._make_session,
+            release_row=self._release_row,
         )
 
     def submit(self, request: DecodeRequest, deliver: Deliver) -> None:

@@ -15,7 +15,8 @@ from dvi.decoding.faults import FAULTS
 from dvi.decoding.session import Session
 from dvi.decoding.stats import Ledger, Phase
 from dvi.drafting import Drafter, DraftRequest, Proposal
-from dvi.modeling import KvCache, Plan
+from dvi.modeling.cache import KvCache
+from dvi.modeling.plan import Plan
 from dvi.types import Source
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,6 @@ class Proposer:
 
     def propose(self, sessions: Sequence[Session], draft_lens: Sequence[int]) -> list[Proposal]:
         """One proposal a session, of at most its draft length; empty ones where that is 0."""
-        self._ledger.book_draft_len(draft_lens)
         drafting = [one for one, length in zip(sessions, draft_lens, strict=True) if length]
         proposals = dict.fromkeys((one.row for one in sessions), NOTHING)
         if drafting:
@@ -49,6 +49,8 @@ class Proposer:
                 proposals.update(self._ask(requests))
             except FAULTS:
                 self.give_up(drafting)
+        if sessions:
+            self._ledger.book_draft_len(max(len(answer.ids) for answer in proposals.values()))
         self._ledger.lap(Phase.DRAFT)
         return [proposals[one.row] for one in sessions]
 

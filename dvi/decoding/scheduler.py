@@ -1,4 +1,4 @@
-"""Who is in the next pass: rows given out in order of arrival, prompts read in chunks beside rounds.
+"""Who is in the next pass: rows in order of arrival, prompts in chunks beside rounds.
 
 Owns rows and running sessions; does not know how tokens are proposed, verified or counted.
 """
@@ -63,6 +63,7 @@ class Scheduler:
         limits: EngineLimits,
         deliveries: Deliveries,
         ledger: Ledger,
+        *,
         make_session: Callable[[DecodeRequest, int], Session],  # request, row
         release_row: Callable[[int], None],
     ) -> None:

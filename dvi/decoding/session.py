@@ -20,7 +20,7 @@ from dvi.types import (
 
 
 class Session:
-    """Invariant at a round boundary after prefill: the row's caches hold all ``tokens`` but the last.
+    """Invariant at a round boundary after prefill: the caches hold all ``tokens`` but the last.
 
     Rollback is arithmetic: what a rejected proposal wrote lies at or past ``num_cached`` and the
     next pass overwrites it.
@@ -69,7 +69,7 @@ class Session:
         return max(remaining if limit is None else min(remaining, limit), 0)
 
     def commit(self, verdict: Verdict) -> Commit:
-        """Take the verdict token by token until a stop rule or limit; later tokens never existed."""
+        """Take the verdict token by token up to a stop rule or limit; the rest never existed."""
         assert self.finish_reason is None
         start = len(self.tokens)
         for token_id in verdict.committed_ids:

@@ -54,13 +54,11 @@ class AdapterSlot:
 
         Weights that the drafter fails to load are dropped and counted as refused.
         """
-        if self._staged is None:  # a bare read: a version staged just now waits one round
-            return False
-        start_s = self._clock()
         with self._lock:
             weights, self._staged = self._staged, None
         if weights is None:
             return False
+        start_s = self._clock()
         try:
             self._drafter.load(weights)
         except FAULTS:

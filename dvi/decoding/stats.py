@@ -15,6 +15,7 @@ from dvi.decoding.limits import EngineLimits
 from dvi.decoding.session import Session
 from dvi.decoding.verdict import Commit
 from dvi.drift import AcceptanceDrift
+from dvi.metrics import PositionCounts
 from dvi.types import AcceptanceCounts
 
 
@@ -57,7 +58,7 @@ class EngineStats:
     phase_s: Mapping[Phase, float]
     swaps: Mapping[str, int]  # keys swapped, refused
     adapter_version: int
-    draft_len: int  # longest K asked for in the newest step with rounds
+    draft_len: int  # longest proposal of the newest step with rounds
     acceptance_fast: float  # 0 before the first judged token
     acceptance_slow: float
     kv_used_ratio: float  # tokens of running requests / max_context_len of all rows
@@ -90,8 +91,7 @@ class Ledger:
         self._generated_tokens = 0
         self._cancelled_tokens = 0
         self._counts = AcceptanceCounts()
-        self._proposed = [0] * limits.max_draft_len
-        self._accepted = [0] * limits.max_draft_len
+        self._positions = PositionCounts(limits.max_draft_len)
         self._phase_s = dict.fromkeys(Phase, 0.0)
         self._draft_len = 0
         self._num_running = 0
@@ -105,7 +105,7 @@ class Ledger:
         self._lap_s = self._clock()
 
     def lap(self, phase: Phase, share: float = 1.0) -> None:
-        """Book the time since the previous lap: ``share`` of it on ``phase``, the rest on prefill."""
+        """Book the time since the previous lap: ``share`` on ``phase``, the rest on prefill."""
         now_s = self._clock()
         spent_s = now_s - self._lap_s
         self._lap_s = now_s
@@ -127,10 +127,9 @@ class Ledger:
             for commit in commits:
                 self._book_round(commit)
 
-    def book_draft_len(self, draft_lens: Sequence[int]) -> None:
-        """The controller's decision for a step with rounds."""
-        if draft_lens:
-            self._draft_len = max(draft_lens)
+    def book_draft_len(self, draft_len: int) -> None:
+        """Longest proposal of a step with rounds."""
+        self._draft_len = draft_len
 
     def book_admission(self, prompt_len: int) -> None:
         """A request got its row."""
@@ -159,8 +158,8 @@ class Ledger:
                 generated_tokens=self._generated_tokens,
                 cancelled_tokens=self._cancelled_tokens,
                 counts=copy.deepcopy(self._counts),
-                proposed_per_position=tuple(self._proposed),
-                accepted_per_position=tuple(self._accepted),
+                proposed_per_position=tuple(self._positions.proposed),
+                accepted_per_position=tuple(self._positions.accepted),
                 phase_s=dict(self._phase_s),
                 swaps=swaps,
                 adapter_version=adapter_version,
@@ -182,10 +181,7 @@ class Ledger:
         self._generated_tokens += len(commit.delta.token_ids)
         self._counts.add_round(round_.source, commit.num_proposed, num_judged, round_.num_accepted)
         self._drift.update(num_judged, round_.num_accepted)
-        for position in range(commit.num_proposed):
-            self._proposed[position] += 1
-        for position in range(round_.num_accepted):
-            self._accepted[position] += 1
+        self._positions.add_round(commit.num_proposed, round_.num_accepted)
         reason = commit.delta.finish_reason
         if reason is not None:
             self._requests[Outcome(reason)] += 1

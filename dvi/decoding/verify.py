@@ -1,4 +1,4 @@
-"""One target pass over all proposals and prompt chunks, and the longest prefix the target agrees to.
+"""One target pass over all proposals and prompt chunks, and the prefixes the target agrees to.
 
 Owns the verify pass; does not know stop rules, and decides nothing that a draft could change.
 Letters: N positions of the pass, R positions of rounds (they come first), K proposals of a session.
@@ -17,7 +17,9 @@ from dvi.decoding.session import Session
 from dvi.decoding.stats import Ledger, Phase
 from dvi.decoding.verdict import Verdict
 from dvi.drafting import Proposal
-from dvi.modeling import KvCache, Segment, TargetModel
+from dvi.modeling.cache import KvCache
+from dvi.modeling.plan import Segment
+from dvi.modeling.target import TargetModel
 from dvi.sampling import ChoicePoint, choose
 
 
