@@ -17,7 +17,7 @@ from dvi.types import SamplingParams, Source
 if TYPE_CHECKING:
     from dvi.modeling.cache import KvCache
     from dvi.modeling.plan import Plan
-    from dvi.registry import Adapter
+    from dvi.registry.manifest import Adapter
 
 
 class AdapterRefused(ValueError):

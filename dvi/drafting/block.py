@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -23,9 +22,7 @@ from dvi.modeling.cache import KvCache
 from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer, write_kv
 from dvi.modeling.plan import Plan
 from dvi.modeling.target import TargetModel
-
-if TYPE_CHECKING:
-    from dvi.registry import Adapter
+from dvi.registry.manifest import Adapter, DraftShape
 
 
 def adapted_matrices(block: LayerWeights) -> dict[str, Tensor]:
@@ -60,9 +57,13 @@ def block_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:
     head = (config.head_lora_rank, config.head_lora_alpha)
     loras.append(LoraShape(HEAD, spec.hidden_size, spec.vocab_size, *head))
     layout = DraftLayout(
-        kind="block",
-        exit_layer=target.exit_layer,
-        block_layer=source,
+        drafter=DraftShape(
+            kind="block",
+            exit_layer=target.exit_layer,
+            block_layer=source,
+            lora_rank=config.lora_rank,
+            head_lora_rank=config.head_lora_rank,
+        ),
         hidden_size=spec.hidden_size,
         loras=tuple(loras),
         dtype=adapter_dtype(target.dtype),

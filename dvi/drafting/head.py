@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -21,18 +20,14 @@ from dvi.drafting.version import checked_tensors
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.modeling.target import TargetModel
-
-if TYPE_CHECKING:
-    from dvi.registry import Adapter
+from dvi.registry.manifest import Adapter, DraftShape
 
 
 def head_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:
     """LoRA on the output head alone: rank ``lora_rank``, scale 1."""
     spec, rank = target.spec, config.lora_rank
     layout = DraftLayout(
-        kind="head",
-        exit_layer=target.exit_layer,
-        block_layer=None,
+        drafter=DraftShape(kind="head", exit_layer=target.exit_layer, lora_rank=rank),
         hidden_size=spec.hidden_size,
         loras=(LoraShape(HEAD, spec.hidden_size, spec.vocab_size, rank, float(rank)),),
         dtype=adapter_dtype(target.dtype),

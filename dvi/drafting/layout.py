@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dvi.drafting.base import AdapterRefused
+from dvi.registry.manifest import DraftShape
 
 PREFIX = "base_model.model."  # PEFT's own, before every module path
 NORM = f"{PREFIX}draft_norm.weight"
@@ -50,9 +51,7 @@ class LoraShape:
 class DraftLayout:
     """Everything that an adapter must agree on with the drafter that loads it."""
 
-    kind: str
-    exit_layer: int
-    block_layer: int | None  # None: the kind has no block
+    drafter: DraftShape  # what manifests of its versions say
     hidden_size: int
     loras: tuple[LoraShape, ...]  # the block's, then the head's
     dtype: torch.dtype  # of adapter tensors
@@ -77,15 +76,6 @@ class DraftLayout:
     def alphas(self) -> dict[str, float]:
         """Module path -> alpha, which decides the scale of a merge."""
         return {lora.module: lora.alpha for lora in self.loras}
-
-    def describe(self) -> dict[str, object]:
-        """What a manifest says about the drafter that its adapter is for."""
-        return {
-            "kind": self.kind,
-            "exit_layer": self.exit_layer,
-            "block_layer": self.block_layer,
-            "ranks": self.ranks(),
-        }
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise AdapterRefused on the first name, shape, dtype or value that does not fit."""

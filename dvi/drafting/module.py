@@ -72,12 +72,14 @@ class DraftAttention(nn.Module):
             self.q_norm, self.q_proj(normed[trace, index]), positions[trace, index]
         )  # [P, Hq, D]
         counts = torch.bincount(trace, minlength=len(normed))  # [B]
-        slot = torch.arange(len(select)) - (counts.cumsum(0) - counts)[trace]  # [P] in [0, S)
+        flat = torch.arange(len(select), device=select.device)
+        slot = flat - (counts.cumsum(0) - counts)[trace]  # [P] in [0, S)
         width = int(counts.max())
         padded = queries.new_zeros(len(normed), width, *queries.shape[1:])
         padded = padded.index_put((trace, slot), queries)  # [B, S, Hq, D]
         last_key = index.new_zeros(len(normed), width).index_put((trace, slot), index)
-        mask = torch.arange(normed.shape[1]) <= last_key[:, None, :, None]  # [B, 1, S, T]
+        all_keys = torch.arange(normed.shape[1], device=select.device)
+        mask = all_keys <= last_key[:, None, :, None]  # [B, 1, S, T]
         mixed = F.scaled_dot_product_attention(
             padded.transpose(1, 2),
             keys.transpose(1, 2),

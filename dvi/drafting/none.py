@@ -6,7 +6,6 @@ Owns the drafter that proposes nothing; does not know the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,10 +15,8 @@ from dvi.drafting.branch import DrafterRoom
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.modeling.target import TargetModel
+from dvi.registry.manifest import Adapter
 from dvi.types import Source
-
-if TYPE_CHECKING:
-    from dvi.registry import Adapter
 
 
 class NoDrafter:

@@ -6,15 +6,12 @@ Owns the checks before any merge; does not know how a version is merged or store
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from dvi.drafting.base import AdapterRefused
 from dvi.drafting.layout import DraftLayout
-
-if TYPE_CHECKING:
-    from dvi.registry import Adapter
+from dvi.registry.manifest import Adapter
 
 
 def checked_tensors(
@@ -25,10 +22,10 @@ def checked_tensors(
     if manifest.base_fingerprint != base_fingerprint:
         theirs, ours = manifest.base_fingerprint or "(none)", base_fingerprint or "(none)"
         raise AdapterRefused(f"version {version} was trained on base {theirs}, this is {ours}")
-    for name, expected in layout.describe().items():
-        found = manifest.drafter.get(name)
-        if found != expected:
-            raise AdapterRefused(f"version {version} has {name} {found}, expected {expected}")
+    if manifest.drafter != layout.drafter:
+        raise AdapterRefused(
+            f"version {version} is for {manifest.drafter}, this is {layout.drafter}"
+        )
     alphas = adapter.adapter_config.get("alpha_pattern")
     if alphas != layout.alphas():
         raise AdapterRefused(f"version {version} has alphas {alphas}, expected {layout.alphas()}")
