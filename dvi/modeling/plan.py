@@ -58,7 +58,7 @@ class Plan:
         return flat if self.real is None else flat.index_select(0, self.real)
 
     def slots(self, cache: KvCache) -> Tensor:
-        """[N * 2 * kv_heads] rows of ``cache.layer_slots`` that take this pass's keys and values."""
+        """[N * 2 * kv_heads] rows of ``cache.layer_slots`` that this pass writes."""
         shape = (cache.num_rows, cache.capacity)
         if shape not in self._slots:
             num_rows, capacity = shape

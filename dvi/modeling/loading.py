@@ -1,0 +1,64 @@
+"""From a model folder to a target that runs.
+
+Owns which layers are loaded and in which dtype on which device; does not know file formats.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from dvi.config import ModelConfig
+from dvi.modeling.hf import read_spec, read_weights
+from dvi.modeling.spec import ModelRefused
+from dvi.modeling.target import TargetModel, make_target
+from dvi.modeling.tokenizer import Tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_target(
+    path: Path,
+    config: ModelConfig,
+    exit_layer: int,
+    *,
+    deterministic: bool,
+    layers: Literal["all", "shallow"],
+    max_context_len: int,
+    block_layer: int | None = None,
+) -> TargetModel:
+    """Load the target from a local folder; raises ModelRefused (a ValueError) with the reason.
+
+    "shallow" reads what a trainer needs: embedding, layers [0, k), the layer that the draft block
+    copies (``block_layer``, default k), final norm and head. ``deep`` of such a model fails.
+    """
+    if config.quantization != "none":
+        raise ModelRefused(f"model.quantization={config.quantization} must be none")
+    tokenizer = Tokenizer.load(path)
+    spec = read_spec(path, max_context_len, tokenizer.num_ids)
+    source = exit_layer if block_layer is None else block_layer
+    _check_layers(exit_layer, source, spec.num_layers)
+    wanted = range(spec.num_layers) if layers == "all" else {*range(exit_layer), source}
+    device = _choose_device(config.device)
+    weights = read_weights(path, spec, wanted, DTYPES[config.dtype], device)
+    return make_target(weights, spec, exit_layer, deterministic=deterministic)
+
+
+def _check_layers(exit_layer: int, block_layer: int, num_layers: int) -> None:
+    if not 1 <= exit_layer < num_layers:
+        raise ValueError(
+            f"drafter.exit_layer={exit_layer} must lie in 1..{num_layers - 1} for a model of "
+            f"{num_layers} layers"
+        )
+    if not 0 <= block_layer < num_layers:
+        raise ValueError(f"drafter.block_layer={block_layer} must lie in 0..{num_layers - 1}")
+
+
+def _choose_device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("model.device=cuda, but torch sees no CUDA device; use model.device=cpu")
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

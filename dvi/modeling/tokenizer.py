@@ -1,0 +1,142 @@
+"""Text to ids and back, chat templates, end tokens and generation defaults of one model.
+
+Owns what the model's own files say about text; does not know requests or HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+
+from dvi.modeling.detokenizer import Detokenizer
+from dvi.modeling.hf import read_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """Sampling that generation_config.json asks for where a request says nothing."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+class Tokenizer:
+    """The tokenizer of one model folder. Read-only; any thread may call it."""
+
+    def __init__(self, hf: Any, settings: Mapping[str, Any], end_ids: Sequence[int]) -> None:
+        self._hf = hf
+        self._fast = hf.backend_tokenizer
+        self._settings = settings
+        self.num_ids = max(self._fast.get_vocab(with_added_tokens=True).values()) + 1
+        self.end_token_ids = tuple(end_ids)
+        self.special_ids = frozenset(hf.all_special_ids)
+        self._byte_of = _byte_alphabet()
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """Read a local folder; raises ModelRefused where there is no fast tokenizer."""
+        hf = read_tokenizer(path)
+        settings = _read_optional(path / "generation_config.json")
+        ends = _as_ids(settings.get("eos_token_id"))
+        if not ends:
+            ends = _as_ids(_read_optional(path / "config.json").get("eos_token_id"))
+        return cls(hf, settings, sorted({*ends, *_as_ids(hf.eos_token_id)}))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether chat requests can be rendered."""
+        return bool(self._hf.chat_template)
+
+    @property
+    def generation_defaults(self) -> GenerationDefaults:
+        """Defaults of the model's author; absent or null entries are neutral."""
+        known = {name: self._settings.get(name) for name in GenerationDefaults.__slots__}
+        return GenerationDefaults(
+            **{name: value for name, value in known.items() if value is not None}
+        )
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Ids of ``text``; special tokens written in it are recognised."""
+        ids: list[int] = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Text of ``ids``; incomplete characters become U+FFFD."""
+        text: str = self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        add_special_tokens: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Ids of the rendered messages; raises ValueError with the template's own complaint."""
+        if not self.has_chat_template:
+            raise ValueError("this model has no chat template; use /v1/completions")
+        if add_generation_prompt and continue_final_message:
+            raise ValueError("add_generation_prompt and continue_final_message exclude each other")
+        try:
+            text = self._hf.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **(template_kwargs or {}),
+            )
+        except (TemplateError, TypeError) as error:
+            raise ValueError(f"the chat template refused the messages: {error}") from error
+        return self.encode(text, add_special_tokens=add_special_tokens)
+
+    def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
+        """A fresh incremental decoder for one answer."""
+        return Detokenizer(self._fast, skip_special_tokens=skip_special_tokens)
+
+    def token_text(self, token_id: int) -> str:
+        """One token by itself, special tokens as written."""
+        return self.decode([token_id], skip_special_tokens=False)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token stands for, also where they are part of a character."""
+        text = self.token_text(token_id)
+        if "\ufffd" not in text:
+            return text.encode()
+        piece = self._fast.id_to_token(token_id) or ""
+        if len(piece) == 6 and piece.startswith("<0x"):  # byte token of a sentencepiece model
+            return bytes([int(piece[3:5], 16)])
+        if all(char in self._byte_of for char in piece):  # byte-level BPE
+            return bytes(self._byte_of[char] for char in piece)
+        return text.encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE's printable stand-in of each byte (GPT-2): printable bytes are themselves."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    stand_ins = {chr(byte): byte for byte in printable}
+    return stand_ins | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+def _as_ids(value: object) -> list[int]:
+    if value is None:
+        return []
+    return [int(i) for i in value] if isinstance(value, list) else [int(str(value))]
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    """The JSON object at ``path``, empty if there is no such file."""
+    if not path.is_file():
+        return {}
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
