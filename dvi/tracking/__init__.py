@@ -1,0 +1,19 @@
+"""Curves: local JSON lines and W&B. Never slows or stops what it watches.
+
+Owns where numbers go; does not know what they mean.
+"""
+
+from dvi.tracking.base import MetricRow, PromotedAdapter, Tracker, Value
+from dvi.tracking.make import SinkTracker, make_tracker
+from dvi.tracking.sink import Sink, SinkThread
+
+__all__ = [
+    "MetricRow",
+    "PromotedAdapter",
+    "Sink",
+    "SinkThread",
+    "SinkTracker",
+    "Tracker",
+    "Value",
+    "make_tracker",
+]

@@ -1,0 +1,69 @@
+"""Everything of a W&B run that is text or a file of ours: ids, names, masked config.
+
+Does not import W&B.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+_SECRET = re.compile(r"(api_key|admin_key|password|secret|token)$")
+
+
+def group_id(state_dir: Path) -> str:
+    """One name for all runs over a state folder: the folder's own id, else one kept in wandb/."""
+    state_file = state_dir / "state.json"
+    if state_file.is_file():
+        state = json.loads(state_file.read_text("utf-8"))
+        if isinstance(state, dict) and isinstance(state.get("id"), str):
+            return f"dvi-{state['id']}"
+    return f"dvi-{kept_id(state_dir / 'wandb' / 'group-id')}"
+
+
+def kept_id(path: Path) -> str:
+    """The id in ``path``, made there on the first call."""
+    if path.is_file() and re.fullmatch(r"[0-9a-f]{12}", text := path.read_text("ascii").strip()):
+        return text
+    made = uuid.uuid4().hex[:12]
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(made + "\n")
+    return made
+
+
+def artifact_name(run_config: Mapping[str, Any]) -> str:
+    """``dvi-<model>-<drafter>``, in the characters that W&B takes."""
+    model = str(_at(run_config, "model", "path")).rstrip("/").rsplit("/", 1)[-1]
+    name = f"dvi-{model}-{_at(run_config, 'drafter', 'kind')}"
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name)[:128]
+
+
+def _at(config: Mapping[str, Any], group: str, key: str) -> object:
+    part = config.get(group)
+    return part[key] if isinstance(part, Mapping) and key in part else "unknown"
+
+
+def mask(value: Any, name: str = "") -> Any:
+    """``run_config`` without keys and passwords, as plain JSON values."""
+    if isinstance(value, Mapping):
+        return {str(key): mask(part, str(key)) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [mask(part, name) for part in value]
+    if isinstance(value, str) and _SECRET.search(name):
+        return "***"
+    if isinstance(value, str) and "://" in value:
+        return _without_login(value)
+    return value
+
+
+def _without_login(url: str) -> str:
+    host = urlsplit(url).netloc
+    return url.replace(host, "***@" + host.rsplit("@", 1)[1], 1) if "@" in host else url
