@@ -100,7 +100,7 @@ class Row:
     verify_logits: list[Tensor] = field(default_factory=list)
 
     def prefill(self, chunk_lens: Sequence[int]) -> None:
-        """All of the prompt but its last token, in chunks of these lengths, the last one repeated."""
+        """All of the prompt but its last token, in chunks; the last length repeats."""
         start, turn = 0, 0
         while start < len(self.tokens) - 1:
             length = chunk_lens[min(turn, len(chunk_lens) - 1)]
@@ -110,12 +110,10 @@ class Row:
 
     def request(self, draft_len: int) -> DraftRequest:
         """What the engine would ask for this row."""
-        return DraftRequest(
-            self.row, len(self.tokens) - 1, self.tokens[-1], draft_len, self.params
-        )
+        return DraftRequest(self.row, len(self.tokens) - 1, self.tokens[-1], draft_len, self.params)
 
     def verify(self, proposed: Sequence[int]) -> int:
-        """One round over any proposals, a memory's or none as well; returns how many it accepted."""
+        """One round over any proposals, a memory's or none too; returns how many it accepted."""
         start = len(self.tokens) - 1
         logits = self._pass(start, [self.tokens[-1], *proposed])
         self.verify_logits.append(logits)
