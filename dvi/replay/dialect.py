@@ -17,8 +17,12 @@ class Storage(Protocol):
         """Bytes of the pages that hold something."""
         ...
 
-    def release_free_pages(self, connection: Connection, spare_bytes: int) -> None:
-        """Shrink the file to its used pages plus ``spare_bytes``."""
+    def free_bytes(self, connection: Connection) -> int:
+        """Bytes of pages in the file that hold nothing."""
+        ...
+
+    def release_free_pages(self, connection: Connection, num_bytes: int) -> None:
+        """Shrink the file by so many bytes of free pages."""
         ...
 
     def checkpoint(self, engine: Engine) -> bool:
@@ -42,9 +46,14 @@ class Server:
         del connection
         return 0
 
-    def release_free_pages(self, connection: Connection, spare_bytes: int) -> None:
+    def free_bytes(self, connection: Connection) -> int:
+        """Not ours to give back."""
+        del connection
+        return 0
+
+    def release_free_pages(self, connection: Connection, num_bytes: int) -> None:
         """Autovacuum does."""
-        del connection, spare_bytes
+        del connection, num_bytes
 
     def checkpoint(self, engine: Engine) -> bool:
         """The server does."""

@@ -44,10 +44,6 @@ class Content:
             + len(self.rounds)
         )
 
-    def columns(self) -> dict[str, str | bytes]:
-        """Column name -> value."""
-        return asdict(self)
-
 
 def encode(trace: Trace) -> Content:
     """The content columns of ``trace``; ValueError when its arrays do not fit its tokens.
@@ -80,7 +76,7 @@ def encode(trace: Trace) -> Content:
 def _num_top(trace: Trace) -> int:
     """M of the trace; ValueError unless all three arrays have one row a committed token."""
     num_tokens = len(trace.output_ids)
-    shape = trace.top_ids.shape
+    shape: tuple[int, ...] = trace.top_ids.shape
     fits = len(shape) == 2 and shape[0] == num_tokens and trace.top_logits.shape == shape
     if not fits or trace.logsumexp.shape != (num_tokens,):
         shapes = f"{shape}, {trace.top_logits.shape}, {trace.logsumexp.shape}"

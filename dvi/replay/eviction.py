@@ -8,14 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Row, delete, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, tuple_, update
 
-from dvi.replay.rows import RowKey
+from dvi.replay.rows import RowKey, Selection
 from dvi.replay.schema import contents, totals, traces
 
 KEPT_SHARE = 0.25  # of max_bytes, at most, for rows of the trainer's memory
 _CHUNK = 256  # keys a statement; SQLite allows 32766 parameters, older ones 999
+
+
+_SIZED = (traces.c.writer, traces.c.seq, traces.c.num_bytes, traces.c.kept)
+
+
+class SizedRow(NamedTuple):
+    """What eviction has to know of a row."""
+
+    writer: str
+    seq: int
+    num_bytes: int
+    kept: int  # 0 or 1
+
+    @property
+    def key(self) -> RowKey:
+        """Its identity."""
+        return RowKey(self.writer, self.seq)
 
 
 def chunks(keys: Collection[RowKey]) -> Iterator[list[RowKey]]:
@@ -47,44 +65,58 @@ def live_bytes(connection: Connection) -> int:
 def evict_bytes(connection: Connection, num_bytes: int) -> int:
     """Delete oldest rows, kept ones last, until ``num_bytes`` are free; returns rows deleted."""
     deleted = 0
-    while num_bytes > 0:
-        page = connection.execute(
-            select(traces.c.writer, traces.c.seq, traces.c.num_bytes, traces.c.kept)
-            .order_by(traces.c.kept, traces.c.stored_s, traces.c.writer, traces.c.seq)
-            .limit(_CHUNK)
-        ).all()
-        if not page:
-            break
-        leaving: list[Row[tuple[str, int, int, int]]] = []
+    while num_bytes > 0 and (page := _oldest(connection)):
+        leaving: list[SizedRow] = []
         for row in page:
             if num_bytes <= 0:
                 break
             leaving.append(row)
             num_bytes -= row.num_bytes
-        delete_rows(connection, leaving)
+        _delete(connection, leaving)
         deleted += len(leaving)
     return deleted
 
 
-def evict_before(connection: Connection, stored_before_s: float) -> int:
-    """Delete every row stored earlier, kept ones too: the age bound is a promise about content."""
+def _oldest(connection: Connection) -> list[SizedRow]:
+    rows = connection.execute(
+        select(*_SIZED)
+        .order_by(traces.c.kept, traces.c.stored_s, traces.c.writer, traces.c.seq)
+        .limit(_CHUNK)
+    )
+    return [SizedRow(*row) for row in rows]
+
+
+def evict_where(connection: Connection, condition: ColumnElement[bool]) -> int:
+    """Delete every row for which ``condition`` holds, kept or not; returns how many."""
     deleted = 0
-    while True:
-        page = connection.execute(
-            select(traces.c.writer, traces.c.seq, traces.c.num_bytes, traces.c.kept)
-            .where(traces.c.stored_s < stored_before_s, traces.c.kept.in_((0, 1)))
-            .limit(_CHUNK)
-        ).all()
-        if not page:
-            return deleted
-        delete_rows(connection, page)
+    while page := connection.execute(select(*_SIZED).where(condition).limit(_CHUNK)).all():
+        _delete(connection, [SizedRow(*row) for row in page])
         deleted += len(page)
+    return deleted
 
 
-def delete_rows(connection: Connection, rows: Sequence[Row[tuple[str, int, int, int]]]) -> None:
-    """Delete these (writer, seq, num_bytes, kept) rows with their content."""
-    keys = [RowKey(row.writer, row.seq) for row in rows]
-    for piece in chunks(keys):
+def stored_before(time_s: float) -> ColumnElement[bool]:
+    """Rows stored earlier; kept ones too, since the age bound is a promise about content."""
+    # Naming both values of the index's first column lets the index serve the age.
+    return and_(traces.c.kept.in_((0, 1)), traces.c.stored_s < time_s)
+
+
+def selected(selection: Selection) -> ColumnElement[bool]:
+    """Rows of ``selection``; ValueError when it has no condition, which would mean all rows."""
+    conditions: list[ColumnElement[bool]] = []
+    if selection.stored_before_s is not None:
+        conditions.append(stored_before(selection.stored_before_s))
+    if selection.request_id is not None:
+        conditions.append(traces.c.request_id == selection.request_id)
+    if selection.user_hash is not None:
+        conditions.append(traces.c.user_hash == selection.user_hash)
+    if not conditions:
+        raise ValueError("purge wants a time, a request or a user")
+    return and_(*conditions)
+
+
+def _delete(connection: Connection, rows: Sequence[SizedRow]) -> None:
+    for piece in chunks([row.key for row in rows]):
         for table in (contents, traces):
             connection.execute(delete(table).where(tuple_(table.c.writer, table.c.seq).in_(piece)))
     add_to_totals(

@@ -42,6 +42,23 @@ class AppendResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """Rows to erase: those that meet every condition that is given; at least one has to be."""
+
+    stored_before_s: float | None = None  # Unix time
+    request_id: str | None = None
+    user_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeResult:
+    """What a purge did."""
+
+    rows: int
+    overwritten: bool  # False: a reader of another program keeps old bytes in the log
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayStats:
     """Size and age of the store."""
 

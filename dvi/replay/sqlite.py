@@ -55,13 +55,19 @@ class SqliteFile:
         pages = _number(connection, "page_count") - _number(connection, "freelist_count")
         return pages * _number(connection, "page_size")
 
-    def release_free_pages(self, connection: Connection, spare_bytes: int) -> None:
-        """Give free pages beyond ``spare_bytes`` back to the file system, in this transaction."""
-        spare = spare_bytes // _number(connection, "page_size")
-        surplus = _number(connection, "freelist_count") - spare
-        if surplus > 0:
-            # The pragma frees one page a row: all rows have to be fetched.
-            connection.exec_driver_sql(f"PRAGMA incremental_vacuum({surplus})").fetchall()
+    def free_bytes(self, connection: Connection) -> int:
+        """Bytes of pages in the file that hold nothing."""
+        return _number(connection, "freelist_count") * _number(connection, "page_size")
+
+    def release_free_pages(self, connection: Connection, num_bytes: int) -> None:
+        """Give so many bytes of free pages back to the file system.
+
+        In a transaction after the one that freed them: zeros of ``secure_delete`` reach only
+        pages that are still part of the file when the log is copied into it.
+        """
+        num_pages = num_bytes // _number(connection, "page_size")
+        # The pragma frees one page a row: all rows have to be fetched.
+        connection.exec_driver_sql(f"PRAGMA incremental_vacuum({num_pages})").fetchall()
 
     def checkpoint(self, engine: Engine) -> bool:
         """Move the log into the file and cut it to nothing; False while a reader holds it open."""

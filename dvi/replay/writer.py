@@ -24,6 +24,8 @@ from dvi.replay.store import ReplayStore
 from dvi.types import Trace
 
 BATCH_TOKENS = 8192  # about 4 MB a transaction: one commit stays in the tens of milliseconds
+BATCH_SHARE = 1 / 32  # of max_bytes, if that is less: a batch must not push the log past its limit
+_TOKEN_BYTES = 512  # M = 64
 MAX_TRIES = 5  # of one batch; with the back-off about 3 s, as long as another process may lock
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 5.0
@@ -45,6 +47,8 @@ class TraceWriter:
         self.writer = writer or new_writer_name()
         self._store = store
         self._queue_rows = config.queue_rows
+        share_tokens = int(BATCH_SHARE * config.max_bytes) // _TOKEN_BYTES
+        self._batch_tokens = min(BATCH_TOKENS, max(share_tokens, 1))
         self._queue: queue.SimpleQueue[Trace | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()  # counts only; held for an addition
@@ -112,7 +116,7 @@ class TraceWriter:
         """``first`` and what waits behind it, up to one transaction's worth."""
         batch = [first] if first is not None else []
         num_tokens = sum(len(trace.output_ids) for trace in batch)
-        while num_tokens < BATCH_TOKENS:
+        while num_tokens < self._batch_tokens:
             try:
                 trace = self._queue.get_nowait()
             except queue.Empty:
