@@ -1,4 +1,8 @@
-"""Decoding: sessions, engine, controller, verifier, adapter slot."""
+"""Decoding: sessions, engine, controller, verifier, adapter slot.
+
+``dvi.decoding.startup`` opens an engine from a config; it is not imported here, because it reads
+transformers.
+"""
 
 from dvi.decoding.batch import Result, decode_batch, join_deltas
 from dvi.decoding.controller import Controller
@@ -10,11 +14,12 @@ from dvi.decoding.record import TraceSink
 from dvi.decoding.scheduler import StepReport
 from dvi.decoding.slot import AdapterSlot
 from dvi.decoding.stats import EngineStats, Outcome, Phase
-from dvi.decoding.text import TextDecoder
+from dvi.decoding.text import DecoderFactory, TextDecoder
 
 __all__ = [
     "AdapterSlot",
     "Controller",
+    "DecoderFactory",
     "Engine",
     "EngineLimits",
     "EngineObserver",

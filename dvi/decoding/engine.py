@@ -31,7 +31,7 @@ from dvi.decoding.scheduler import Scheduler, StepReport
 from dvi.decoding.session import Session
 from dvi.decoding.slot import AdapterSlot
 from dvi.decoding.stats import EngineStats, Ledger, Outcome
-from dvi.decoding.text import TextDecoder
+from dvi.decoding.text import DecoderFactory
 from dvi.decoding.verify import Verifier
 from dvi.drafting import Drafter
 from dvi.drift import AcceptanceDrift
@@ -52,7 +52,7 @@ class EngineParts:
     slot: AdapterSlot
     controller: Controller
     limits: EngineLimits
-    make_decoder: Callable[[bool], TextDecoder]  # argument: skip special tokens
+    make_decoder: DecoderFactory
     trace_sink: TraceSink = drop_trace
     system_fingerprint: str = ""
     observer: EngineObserver = field(default_factory=SilentObserver)
@@ -164,7 +164,8 @@ class Engine:
         )
 
     def _make_session(self, request: DecodeRequest, row: int) -> Session:
-        decoder = self.parts.make_decoder(request.sampling.skip_special_tokens)
+        skip = request.sampling.skip_special_tokens
+        decoder = self.parts.make_decoder(skip_special_tokens=skip)
         return Session(request, row, self.parts.limits.max_context_len, decoder)
 
     def _release_row(self, row: int) -> None:

@@ -104,7 +104,7 @@ class Session:
         """Show what was held back once the answer has ended without a stop string."""
         if self.finish_reason is None or self._text.stopped:
             return
-        if self._text.push(self._decoder.finish()):
+        if self._text.push(self._decoder.flush()):
             self.finish_reason = FinishReason.STOP
         else:
             self._text.finish()

@@ -10,13 +10,20 @@ from typing import Protocol
 
 
 class TextDecoder(Protocol):
-    """Incremental detokenizer of one answer."""
+    """Incremental detokenizer of one answer (``dvi.modeling.Detokenizer``)."""
 
     def push(self, token_id: int) -> str:
         """Text that became final with this token; empty while a character is incomplete."""
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         """What the last tokens left incomplete, as far as it can be shown; called once."""
+
+
+class DecoderFactory(Protocol):
+    """Makes the decoder of one answer (``dvi.modeling.Tokenizer.detokenizer``)."""
+
+    def __call__(self, *, skip_special_tokens: bool) -> TextDecoder:
+        """A fresh decoder; with the flag, special tokens have no text."""
 
 
 class StopText:

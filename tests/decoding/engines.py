@@ -47,7 +47,7 @@ TEXTS = tuple("abcdefghijklmnopqrstuvwxyz"[i % 26] * (1 + i % 3) for i in range(
 class LetterDecoder:
     """Text of an id is TEXTS[id]; ids of 60 and more are the first half of a character."""
 
-    def __init__(self, skip_special_tokens: bool = True) -> None:
+    def __init__(self, *, skip_special_tokens: bool = True) -> None:
         self._open = ""
 
     def push(self, token_id: int) -> str:
@@ -59,7 +59,7 @@ class LetterDecoder:
         self._open = ""
         return text
 
-    def finish(self) -> str:
+    def flush(self) -> str:
         """What is shown of half a character."""
         return "?" if self._open else ""
 

@@ -1,0 +1,125 @@
+"""From a config to an engine that can decode: model, self-test, drafter, costs.
+
+Owns the order of what happens at start; does not know HTTP, stores or the registry.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dvi.config import DrafterConfig, DviConfig
+from dvi.decoding.controller import Controller
+from dvi.decoding.costs import break_even_from_config
+from dvi.decoding.engine import Engine, EngineParts
+from dvi.decoding.limits import limits_from_config
+from dvi.decoding.observer import EngineObserver, SilentObserver
+from dvi.decoding.record import TraceSink, drop_trace
+from dvi.decoding.slot import AdapterSlot
+from dvi.drafting.factory import make_drafter
+from dvi.drift import AcceptanceDrift
+from dvi.modeling.fingerprint import base_fingerprint, system_fingerprint
+from dvi.modeling.loading import load_target
+from dvi.modeling.resolve import resolve_model_path
+from dvi.modeling.selftest import SelfTestReport, self_test
+from dvi.modeling.target import TargetModel
+from dvi.modeling.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class NotDeterministic(ValueError):
+    """``decoding.deterministic=true`` where this machine cannot keep the promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlets:
+    """Where an engine's traces and measurements go, and the clocks it reads."""
+
+    trace_sink: TraceSink = drop_trace
+    observer: EngineObserver = field(default_factory=SilentObserver)
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEngine:
+    """An engine at adapter version 0, and what its callers need beside it."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    base_fingerprint: str  # what manifests of its adapters must name
+    system_fingerprint: str
+    break_even: float  # acceptance from which drafting pays
+
+
+def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine:
+    """Load the model, check the machine, make the drafter, measure its costs.
+
+    Takes seconds; starts no thread. Raises ValueError with one line for a model that is missing or
+    refused, a drafter that does not fit it, and NotDeterministic.
+    """
+    outlets = outlets or Outlets()
+    path = resolve_model_path(config.model)
+    target = load_checked_target(path, config)
+    tokenizer = Tokenizer.load(path)
+    base = draft_fingerprint(path, config.drafter)
+    # An answer depends on the target alone: its hash must not move with the draft's k and source.
+    answers = system_fingerprint(target, base_fingerprint(path, 0, 0), config.model.quantization)
+    limits = limits_from_config(config.decoding, config.serving, config.replay.top_ids)
+    drafter = make_drafter(config.drafter, target, limits.num_rows, limits.row_len, base)
+    break_even = break_even_from_config(config.decoding, target, drafter, outlets.clock)
+    logger.info("drafting pays from acceptance %.2f", break_even)
+    parts = EngineParts(
+        target=target,
+        drafter=drafter,
+        slot=AdapterSlot(drafter, outlets.clock, outlets.observer),
+        controller=Controller(config.decoding, break_even),
+        limits=limits,
+        make_decoder=tokenizer.detokenizer,
+        trace_sink=outlets.trace_sink,
+        system_fingerprint=answers,
+        observer=outlets.observer,
+        drift=AcceptanceDrift(config.drift),
+        clock=outlets.clock,
+        wall_clock=outlets.wall_clock,
+    )
+    return OpenEngine(Engine(parts), tokenizer, base, answers, break_even)
+
+
+def load_checked_target(path: Path, config: DviConfig) -> TargetModel:
+    """The whole target; in deterministic mode one that has passed the self-test."""
+    target = load_target(
+        path,
+        config.model,
+        config.drafter.exit_layer,
+        deterministic=config.decoding.deterministic,
+        layers="all",
+        max_context_len=config.serving.max_context_len,
+    )
+    require_determinism(target)
+    return target
+
+
+def draft_fingerprint(path: Path, config: DrafterConfig) -> str:
+    """Hash of the base that adapters of this drafter config are trained for."""
+    source = config.exit_layer if config.block_layer is None else config.block_layer
+    return base_fingerprint(path, config.exit_layer, source)
+
+
+def require_determinism(
+    target: TargetModel, check: Callable[[TargetModel], SelfTestReport] = self_test
+) -> None:
+    """Run the self-test of a deterministic target; raises NotDeterministic where it fails."""
+    if not target.deterministic:
+        return
+    report = check(target)
+    if not report.passed:
+        raise NotDeterministic(
+            "decoding.deterministic=true cannot be kept on this machine: "
+            f"{report.first_difference} differs by {report.largest_gap:.1e}; "
+            "use decoding.deterministic=false"
+        )
