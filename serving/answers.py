@@ -1,0 +1,140 @@
+"""What goes back to the client: OpenAI's objects for both routes, with the ``dvi`` extension.
+
+Owns the shape of every answer object; knows neither HTTP nor the engine. Plain dicts: they go
+straight into JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dvi.types import AcceptanceCounts, Delta, Source
+from serving.plan import Plan
+
+Json = dict[str, Any]
+REPORTED_SOURCES = (Source.NEURAL, Source.MEMORY)
+
+
+@dataclass(slots=True)
+class ChoiceAnswer:
+    """What one choice delivered so far."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    last: Delta | None = None  # the delta with the finish reason
+
+    def add(self, delta: Delta) -> None:
+        """Append one delta."""
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.sources += delta.sources
+        if delta.finish_reason is not None:
+            self.last = delta
+
+
+def _rates(counts: AcceptanceCounts) -> Json:
+    return {
+        "rounds": counts.rounds,
+        "proposed": counts.proposed,
+        "judged": counts.judged,
+        "accepted": counts.accepted,
+        "acceptance_rate": counts.acceptance_rate(),
+        "draft_efficiency": counts.draft_efficiency(),
+        "mean_accepted_length": counts.mean_accepted_length(),
+    }
+
+
+def _add(total: AcceptanceCounts, part: AcceptanceCounts) -> None:
+    total.rounds += part.rounds
+    total.proposed += part.proposed
+    total.judged += part.judged
+    total.accepted += part.accepted
+
+
+def sum_counts(parts: Iterable[AcceptanceCounts]) -> AcceptanceCounts:
+    """Counts over all choices of a request, the sources too."""
+    total = AcceptanceCounts(by_source={source: AcceptanceCounts() for source in REPORTED_SOURCES})
+    for part in parts:
+        _add(total, part)
+        for source, own in part.by_source.items():
+            _add(total.by_source[source], own)
+    return total
+
+
+def dvi_object(plan: Plan, choices: Sequence[ChoiceAnswer]) -> Json:
+    """The response extension: sums over all choices."""
+    ends = [choice.last for choice in choices if choice.last is not None]
+    total = sum_counts(end.counts for end in ends if end.counts is not None)
+    versions = [end.adapter_versions for end in ends] or [(0, 0)]
+    return {
+        **_rates(total),
+        "by_source": {source.value: _rates(own) for source, own in total.by_source.items()},
+        "adapter_versions": [
+            min(first for first, _ in versions),
+            max(last for _, last in versions),
+        ],
+        "seed": plan.seed,
+        "ignored_fields": list(plan.ignored_fields),
+    }
+
+
+def usage_object(plan: Plan, choices: Sequence[ChoiceAnswer]) -> Json:
+    """Tokens read and made; an end token and a stop string's tokens count."""
+    prompt_tokens = plan.num_prompt_tokens()
+    completion_tokens = sum(len(choice.token_ids) for choice in choices)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def envelope(plan: Plan, *, chunk: bool) -> Json:
+    """Fields that every object of an answer begins with."""
+    kind = "chat.completion" if plan.is_chat else "text_completion"
+    return {
+        "id": plan.request_id,
+        "object": f"{kind}.chunk" if chunk and plan.is_chat else kind,
+        "created": plan.created_s,
+        "model": plan.model,
+        "system_fingerprint": plan.system_fingerprint,
+    }
+
+
+def choice_extras(plan: Plan, choice: Json, answer: ChoiceAnswer | Delta) -> None:
+    """Add token ids and sources to a choice where the request asked for them."""
+    if plan.return_token_ids:
+        choice["token_ids"] = list(answer.token_ids)
+    if plan.detail:
+        choice["dvi"] = {"sources": [source.value for source in answer.sources]}
+
+
+def _full_choice(plan: Plan, answer: ChoiceAnswer) -> Json:
+    assert answer.last is not None
+    assert answer.last.finish_reason is not None
+    text = "".join(answer.texts)
+    choice: Json = {"index": answer.index, "logprobs": None}
+    if plan.is_chat:
+        choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+    else:
+        choice["text"] = text
+    choice["finish_reason"] = answer.last.finish_reason.value
+    choice_extras(plan, choice, answer)
+    if plan.return_token_ids and not plan.is_chat:
+        choice["prompt_token_ids"] = list(plan.requests[answer.index].prompt_ids)
+    return choice
+
+
+def full_answer(plan: Plan, choices: Sequence[ChoiceAnswer]) -> Json:
+    """The object of a request without ``stream``."""
+    answer = envelope(plan, chunk=False)
+    answer["choices"] = [_full_choice(plan, choice) for choice in choices]
+    answer["usage"] = usage_object(plan, choices)
+    if plan.return_token_ids and plan.is_chat:
+        answer["prompt_token_ids"] = list(plan.requests[0].prompt_ids)
+    answer["dvi"] = dvi_object(plan, choices)
+    return answer

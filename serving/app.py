@@ -1,0 +1,168 @@
+"""The FastAPI application: routes and nothing else.
+
+Owns paths and the OpenAPI document; knows nothing of threads and processes. Interactive pages of
+FastAPI are off: they load scripts from another host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware.cors import CORSMiddleware
+
+import dvi
+from serving.auth import AccessRules
+from serving.completions import enter, generate
+from serving.errors import ApiError, install_handlers
+from serving.gate import Gate
+from serving.parse import parse_chat, parse_completion, read_json, validate
+from serving.schema import ChatBody, CompletionBody, PromoteBody
+from serving.service import Door, Service
+
+
+class AdapterDesk(Protocol):
+    """What the admin routes do to the registry; blocking, any thread, ValueError if refused."""
+
+    def overview(self) -> dict[str, Any]:
+        """Versions, the one in service and the one that drafts."""
+
+    def promote(self, version: int) -> int:
+        """Put a version into service; returns it."""
+
+    def rollback(self) -> int:
+        """Go back to the version before; returns it."""
+
+
+def _body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    reference = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}
+    }
+
+
+def _add_health_routes(app: FastAPI, service: Service) -> None:
+    @app.api_route("/health", methods=["GET", "HEAD"])
+    async def health() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.api_route("/ready", methods=["GET", "HEAD"])
+    async def ready() -> Response:
+        door = service.door()
+        return JSONResponse({"status": door.value}, 200 if door is Door.READY else 503)
+
+    @app.get("/version")
+    async def version() -> Response:
+        return JSONResponse({"version": dvi.__version__})
+
+
+def _add_model_routes(app: FastAPI, service: Service) -> None:
+    def card() -> dict[str, Any]:
+        model, _ = enter(service)
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": model.created_s,
+            "owned_by": "dvi",
+            "max_model_len": model.max_context_len,
+        }
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [card()]})
+
+    @app.get("/v1/models/{model_id:path}")
+    async def one_model(model_id: str) -> Response:
+        found = card()
+        if model_id != found["id"]:
+            raise ApiError(
+                404,
+                f"The model {model_id!r} does not exist.",
+                param="model",
+                code="model_not_found",
+            )
+        return JSONResponse(found)
+
+    @app.post("/v1/completions", openapi_extra=_body_schema(CompletionBody))
+    async def completions(request: Request) -> Response:
+        return await generate(service, request, parse_completion)
+
+    @app.post("/v1/chat/completions", openapi_extra=_body_schema(ChatBody))
+    async def chat_completions(request: Request) -> Response:
+        return await generate(service, request, parse_chat)
+
+
+def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], AdapterDesk]) -> None:
+    async def act(work: Callable[..., Any], *arguments: Any) -> Any:
+        enter(service)
+        try:
+            return await run_in_threadpool(work, *arguments)
+        except ValueError as error:
+            raise ApiError(400, str(error), param="version", code="adapter_refused") from error
+
+    @app.get("/admin/adapters")
+    async def adapters() -> Response:
+        enter(service)
+        return JSONResponse(await act(desk().overview))
+
+    @app.post("/admin/adapters/promote", openapi_extra=_body_schema(PromoteBody))
+    async def promote(request: Request) -> Response:
+        enter(service)
+        body = validate(PromoteBody, await read_json(request))
+        return JSONResponse({"current": await act(desk().promote, body.version)})
+
+    @app.post("/admin/adapters/rollback")
+    async def rollback() -> Response:
+        enter(service)
+        return JSONResponse({"current": await act(desk().rollback)})
+
+
+def _add_document(app: FastAPI) -> None:
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            parts = schema.setdefault("components", {}).setdefault("schemas", {})
+            for model in (CompletionBody, ChatBody, PromoteBody):
+                own = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                parts.update(own.pop("$defs", {}))
+                parts[model.__name__] = own
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    # FastAPI's own way to replace the document (an assignment to the method).
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def make_app(
+    service: Service,
+    rules: AccessRules,
+    metrics: Callable[[], bytes],
+    desk: Callable[[], AdapterDesk],
+) -> FastAPI:
+    """The application. ``metrics`` may block and works from the start, ``desk`` once ready."""
+    app = FastAPI(title="dvi", version=dvi.__version__, docs_url=None, redoc_url=None)
+    install_handlers(app)
+    _add_health_routes(app, service)
+    _add_model_routes(app, service)
+    _add_admin_routes(app, service, desk)
+    _add_document(app)
+
+    @app.get("/metrics")
+    async def metrics_text() -> Response:
+        text = await run_in_threadpool(metrics)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    app.add_middleware(Gate, rules=rules)
+    if rules.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(rules.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+        )
+    return app

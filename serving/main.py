@@ -1,0 +1,81 @@
+"""`dvi serve`: one process from config to exit status.
+
+Owns process-wide modes, signals and the translation of errors into one line and a status; knows
+nothing of what a server is made of.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from dvi.config import DviConfig
+from dvi.config.secrets import mask
+from serving.http_server import PortTaken
+from serving.runtime import SelfTestFailed, num_decode_threads
+from serving.server import Server, running_server, survey
+from serving.signals import StopRequested, StopSignals
+from serving.state_folder import StateFolderBusy
+
+DONE, FAILED, WRONG = 0, 1, 2
+# The decode thread takes the interpreter back within 0.1 ms of a busy HTTP thread: at the default
+# 5 ms a step beside Python work takes a hundred times as long.
+SWITCH_INTERVAL_S = 1e-4
+
+
+def set_process_modes(config: DviConfig) -> None:
+    """Threads and floating point for the whole process; before any tensor is made."""
+    torch.set_num_threads(num_decode_threads(config))
+    torch.set_flush_denormal(True)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+def _say(error: BaseException) -> None:
+    print(mask(f"dvi: {' '.join(str(error).split())}"), file=sys.stderr, flush=True)
+
+
+class _Running:
+    """The server that a second signal must end without waiting."""
+
+    def __init__(self) -> None:
+        self.server: Server | None = None
+
+    def stop_at_once(self) -> None:
+        """Leave now. Everything on disk is whole by design."""
+        if self.server is not None and self.server.metrics.supervisor is not None:
+            self.server.metrics.supervisor.kill()
+        os._exit(DONE)
+
+
+def _run(config: DviConfig, run_dir: Path) -> None:
+    running = _Running()
+    with StopSignals(running.stop_at_once) as signals:
+        plant = survey(config, run_dir)
+        set_process_modes(config)
+        with running_server(plant) as server:
+            running.server = server
+            signals.started()
+            print(server.ready_line(), flush=True)
+            signals.drain.wait()
+            server.drain(config.serving.drain_timeout_s)
+
+
+def serve(config: DviConfig, run_dir: Path) -> int:
+    """Serve until SIGTERM or Ctrl-C; main thread only. 0 drained, 1 failed, 2 wrong config."""
+    try:
+        _run(config, run_dir)
+    except StopRequested:
+        return DONE
+    except (PortTaken, StateFolderBusy, SelfTestFailed) as error:
+        _say(error)
+        return FAILED
+    except ValueError as error:
+        _say(error)
+        return WRONG
+    except OSError as error:
+        _say(error)
+        return FAILED
+    return DONE

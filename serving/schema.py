@@ -1,0 +1,137 @@
+"""Request bodies as pydantic models: every field here is honoured, with its range.
+
+A new field is one line here and one use in ``plan``; then its row leaves the table in ``fields``.
+Knows nothing of tokens or of the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MAX_CHOICES = 8
+MAX_PROMPTS = 256
+# A temperature under this is greedy (vLLM's bound): z / T would leave float32 long before.
+GREEDY_BELOW = 1e-5
+
+
+class Body(BaseModel):
+    """Strict types (no "1" for 1), finite numbers, unknown keys kept for ``fields``."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(Body):
+    """OpenAI's stream_options."""
+
+    include_usage: bool | None = None
+
+
+class DviOptions(BaseModel):
+    """Our extension; an unknown key is refused, since nobody else defines one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    speculation: bool = True
+    max_draft_len: Annotated[int, Field(ge=0)] | None = None
+    log: bool = True
+    detail: bool = False
+
+
+class GenerationBody(Body):
+    """Fields that both routes share."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=64)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    dvi: DviOptions | None = None
+
+    @model_validator(mode="after")
+    def check_together(self) -> Self:
+        """Rules over two fields; each message begins with the field to blame."""
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: only allowed when stream is true")
+        limits = (self.max_tokens, self.max_completion_tokens)
+        if None not in limits and limits[0] != limits[1]:
+            raise ValueError("max_tokens: differs from max_completion_tokens; send one of them")
+        if "" in self.stop_strings():
+            raise ValueError("stop: an empty string would stop at once")
+        return self
+
+    def stop_strings(self) -> tuple[str, ...]:
+        """``stop`` in one form."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def token_limit(self) -> int | None:
+        """The answer's length if the request sets it."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: (
+        str
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[list[int]], Field(min_length=1, max_length=MAX_PROMPTS)]
+    )
+
+
+class TextPart(Body):
+    """The one kind of content part that this server reads."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(Body):
+    """One chat message; ``name`` and ``tool_call_id`` are there for templates that read them."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+
+    def text(self) -> str:
+        """The content as one string."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "\n".join(part.text for part in self.content)
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class PromoteBody(BaseModel):
+    """POST /admin/adapters/promote."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    version: Annotated[int, Field(ge=0)]

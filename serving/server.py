@@ -1,0 +1,205 @@
+"""One server put together: socket, state folder, model, threads and the trainer process.
+
+Owns the order in which parts start and end; each part knows its own work. Use ``running_server``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import dvi
+from dvi.config import DviConfig
+from dvi.config.home import adapters_dir, replay_url, state_dir
+from dvi.config.io import dump_config, without_secrets
+from dvi.config.secrets import mask
+from dvi.drafting import DRAFTERS
+from dvi.modeling.resolve import resolve_model_path
+from dvi.registry import Registry
+from dvi.tracking import make_tracker
+from serving.app import make_app
+from serving.auth import AccessRules, access_rules, check_exposure
+from serving.engine_thread import EngineThread
+from serving.histograms import LatencyHistograms
+from serving.http_server import HttpServer, bind, url_of
+from serving.metrics_source import MetricsSource
+from serving.prometheus import BuildInfo
+from serving.runtime import Runtime, Surroundings, build_runtime, model_name
+from serving.service import Service
+from serving.state_folder import locked_state_folder, user_key
+from serving.supervisor import Supervisor, trainer_command, trainer_environment
+from serving.trace_log import TraceLog
+from serving.tracking_loop import TrackingLoop
+from serving.trainer_status import TrainerStatusReader
+from serving.watcher import AdapterWatcher, RegistryDesk
+
+logger = logging.getLogger(__name__)
+
+CANCEL_TIMEOUT_S = 2.0  # a cancelled request is freed within one round
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """What is decided before anything starts."""
+
+    config: DviConfig
+    run_dir: Path
+    state: Path
+    model_path: Path
+    rules: AccessRules
+    keep_content: bool
+
+
+@dataclass
+class Server:
+    """A running server, as the main thread sees it."""
+
+    plant: Plant
+    url: str
+    service: Service
+    metrics: MetricsSource
+    http: HttpServer
+
+    @property
+    def runtime(self) -> Runtime:
+        """The decode side; there once the server is ready."""
+        assert self.metrics.runtime is not None
+        return self.metrics.runtime
+
+    def ready_line(self) -> str:
+        """URL, model, adapter version, and where content is kept: the one line of stdout."""
+        config = self.plant.config
+        if self.plant.keep_content:
+            days = config.replay.max_age_days
+            kept = (
+                f"prompts and answers are kept for training in {mask(replay_url(config))} "
+                f"(at most {config.replay.max_bytes / 2**20:.0f} MiB, {days:g} days; "
+                "off with replay.log_content=false)"
+            )
+        else:
+            kept = "no prompt or answer is kept, so the draft does not learn"
+        return (
+            f"dvi ready: {self.url} | model {self.runtime.model.name} | "
+            f"adapter version {self.runtime.drafter.adapter_version} | {kept}"
+        )
+
+    def drain(self, timeout_s: float) -> None:
+        """Let nobody in, wait for who is there, cancel the rest; the HTTP side ends with it."""
+        self.service.draining = True
+        if self.metrics.supervisor is not None:
+            self.metrics.supervisor.ask_to_stop()
+        self._wait_idle(timeout_s)
+        self.service.cancel_all()
+        self._wait_idle(CANCEL_TIMEOUT_S)
+        self.http.close()
+
+    def _wait_idle(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while self.service.in_flight and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+
+
+def survey(config: DviConfig, run_dir: Path) -> Plant:
+    """Check access and find the model. ValueError: one line for the user."""
+    rules = access_rules(config.serving)
+    keep_content = check_exposure(config, rules)
+    model_path = resolve_model_path(config.model)
+    return Plant(config, run_dir, state_dir(config), model_path, rules, keep_content)
+
+
+def learns(plant: Plant) -> bool:
+    """Whether a trainer process belongs to this server."""
+    has_branch = DRAFTERS[plant.config.drafter.kind].branch is not None
+    return plant.config.trainer.enabled and plant.keep_content and has_branch
+
+
+def _metrics_source(plant: Plant, service: Service) -> MetricsSource:
+    config = plant.config
+    return MetricsSource(
+        build=BuildInfo(
+            dvi.__version__, model_name(config), config.drafter.kind, plant.model_path.name
+        ),
+        max_draft_len=config.decoding.max_draft_len,
+        counts=service.counts,
+        histograms=LatencyHistograms(),
+        trainer=TrainerStatusReader(plant.state / "trainer" / "status.json"),
+    )
+
+
+def _start_supervisor(plant: Plant) -> Supervisor:
+    """The trainer reads the config from a file; its paths do not depend on this process."""
+    config = replace(
+        plant.config,
+        state_dir=str(plant.state),
+        model=replace(plant.config.model, path=str(plant.model_path)),
+    )
+    path = plant.run_dir / "trainer.json"
+    dump_config(config, path)
+    environment = trainer_environment(plant.config.trainer.num_threads)
+    return Supervisor(trainer_command(path), environment)
+
+
+def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> AdapterWatcher:
+    """Watcher, trainer and curves. The watcher loads the version in service before it returns."""
+    assert metrics.runtime is not None
+    runtime = metrics.runtime
+    registry = Registry(adapters_dir(plant.config), plant.config.registry.keep_versions)
+    watcher = AdapterWatcher(
+        registry, runtime.drafter, runtime.slot, plant.config.registry.poll_interval_s
+    )
+    if DRAFTERS[plant.config.drafter.kind].branch is not None:
+        watcher.load_first()
+        stack.enter_context(watcher)
+    metrics.watcher = watcher
+    if learns(plant):
+        metrics.supervisor = stack.enter_context(_start_supervisor(plant))
+    elif plant.config.trainer.enabled:
+        logger.info("the trainer stands still: nothing is kept to learn from, or nothing learns")
+    assert metrics.tracker is not None
+    loop = TrackingLoop(
+        metrics.tracker, metrics.snapshot, registry.root, plant.config.tracking.interval_s
+    )
+    stack.enter_context(loop)
+    return watcher
+
+
+@contextmanager
+def running_server(plant: Plant) -> Iterator[Server]:
+    """Start everything; yield when the model answers; end everything in the opposite order.
+
+    Raises PortTaken, StateFolderBusy, SelfTestFailed, ValueError, OSError: each one line.
+    """
+    config = plant.config
+    service = Service(config.serving)
+    metrics = _metrics_source(plant, service)
+    desks: list[RegistryDesk] = []
+    with ExitStack() as stack:
+        listener = bind(config.serving.host, config.serving.port)
+        stack.callback(listener.close)
+        stack.enter_context(locked_state_folder(plant.state))
+        app = make_app(service, plant.rules, metrics.text, lambda: desks[0])
+        http = stack.enter_context(HttpServer(app, listener))
+        server = Server(plant, url_of(listener), service, metrics, http)
+        metrics.traces = stack.enter_context(
+            TraceLog(replay_url(config), config.replay, keep_content=plant.keep_content)
+        )
+        metrics.tracker = stack.enter_context(
+            make_tracker(config.tracking, plant.state, "serve", without_secrets(config))
+        )
+        around = Surroundings(
+            plant.model_path,
+            user_key(plant.state),
+            plant.keep_content,
+            metrics.histograms,
+            metrics.traces.offer,
+        )
+        runtime = metrics.runtime = build_runtime(config, around)
+        watcher = _start_learning(stack, plant, metrics)
+        desks.append(RegistryDesk(Registry(adapters_dir(config)), watcher, runtime.drafter))
+        stack.enter_context(EngineThread(runtime.engine))
+        service.open(runtime.model, runtime.engine)
+        yield server

@@ -1,0 +1,54 @@
+"""The server's own part of ``state_dir``: one server at a time, and the key of user hashes.
+
+Owns a lock file and a key file; knows nothing of store, adapters or checkpoints beside them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+KEY_BYTES = 32
+
+
+class StateFolderBusy(RuntimeError):
+    """Another server uses this folder; one line."""
+
+
+@contextmanager
+def locked_state_folder(folder: Path) -> Iterator[Path]:
+    """Make ``folder`` (0700) and hold it for this process; the system frees it after a kill.
+
+    Two servers on one folder would run two trainers on one checkpoint, so the second is refused.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StateFolderBusy(
+                f"another `dvi serve` uses {folder}; stop it or set state_dir"
+            ) from error
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def user_key(folder: Path) -> bytes:
+    """The secret key of the hashes that stand for users; made once, readable by the owner only."""
+    path = folder / "user_hash.key"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = path.read_bytes()
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes; remove it") from None
+        return key
+    key = os.urandom(KEY_BYTES)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key)
+    return key

@@ -1,0 +1,102 @@
+"""Where finished traces go: the store's writer thread, or nowhere while the store cannot be opened.
+
+Owns the opening of the store and the counts of what became of each trace. A store that fails,
+at start or later, never reaches a user: traces are dropped and counted, opening is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from dvi.config import ReplayConfig
+from dvi.config.secrets import mask
+from dvi.replay import ReplayStore, ReplayStoreError, TraceWriter, WriterCounts, open_store
+from dvi.types import Trace
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLogView:
+    """Counts and sizes for a scrape."""
+
+    written: int
+    dropped: Mapping[str, int]
+    rows: int
+    bytes: int
+
+
+class TraceLog:
+    """One store for one server. ``offer`` from the decode thread; the rest from any thread."""
+
+    def __init__(self, url: str, config: ReplayConfig, *, keep_content: bool) -> None:
+        self._url = url
+        self._config = config
+        self._keep_content = keep_content
+        self._store: ReplayStore | None = None
+        self._writer: TraceWriter | None = None
+        self._unopened_drops = 0
+        self._rows = 0
+        self._bytes = 0
+        self._is_reachable = True
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self.refresh()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Write what waits, then close the store."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._store is not None:
+            self._store.close()
+
+    def offer(self, trace: Trace) -> None:
+        """Take one finished trace; never waits, never raises."""
+        writer = self._writer
+        if writer is not None:
+            writer.offer(trace)
+            return
+        with self._lock:
+            self._unopened_drops += 1
+
+    def refresh(self) -> None:
+        """Open the store if it is not, else read its size. May block; off the decode thread."""
+        if not self._keep_content:
+            return
+        try:
+            if self._store is None:
+                self._open()
+            assert self._store is not None
+            stats = self._store.stats()
+        except (ReplayStoreError, OSError) as error:
+            if self._is_reachable:
+                logger.warning("replay store: %s", mask(str(error)))
+            self._is_reachable = False
+            return
+        self._is_reachable = True
+        self._rows, self._bytes = stats.rows, stats.bytes
+
+    def view(self) -> TraceLogView:
+        """Counts now and the size at the last ``refresh``."""
+        counts = WriterCounts() if self._writer is None else self._writer.counts()
+        dropped = dict(counts.dropped)
+        dropped["store_error"] = dropped.get("store_error", 0) + self._unopened_drops
+        return TraceLogView(counts.written, dropped, self._rows, self._bytes)
+
+    def _open(self) -> None:
+        store = open_store(self._url, self._config)
+        writer = TraceWriter(store, self._config)
+        writer.start()
+        self._store, self._writer = store, writer

@@ -1,0 +1,205 @@
+"""From the registry to the slot: the thread that loads, checks and prepares new versions.
+
+Owns the decision which version is tried; knows neither how tensors are merged nor when the decode
+thread takes them. A version that does not pass stays out and is counted; the old one stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from dvi.decoding import AdapterSlot
+from dvi.decoding.faults import FAULTS
+from dvi.drafting import DraftWeights
+from dvi.registry import Act, Adapter, Registry, RegistryError
+from dvi.registry.history import service_stack
+
+logger = logging.getLogger(__name__)
+
+
+class Preparer(Protocol):
+    """The part of a drafter that the watcher uses."""
+
+    @property
+    def adapter_version(self) -> int:
+        """Of the weights in use."""
+
+    def prepare(self, adapter: Adapter | None) -> DraftWeights:
+        """Check, merge and pack a version; any thread."""
+
+    def load(self, weights: DraftWeights) -> None:
+        """Use these weights; only while no decode thread runs."""
+
+
+class AdapterWatcher:
+    """Looks at the registry's pointer and stages what it names. One thread, or ``poll`` by hand."""
+
+    def __init__(
+        self, registry: Registry, drafter: Preparer, slot: AdapterSlot, poll_interval_s: float
+    ) -> None:
+        self._registry = registry
+        self._drafter = drafter
+        self._slot = slot
+        self._poll_interval_s = poll_interval_s
+        self._tried = 0  # newest version staged, loaded or refused
+        self._in_service = 0
+        self._promoted_s = 0.0
+        self._looked = False
+        self._refused: set[int] = set()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+
+    @property
+    def in_service(self) -> int:
+        """The version that the registry named last."""
+        return self._in_service
+
+    @property
+    def promoted_s(self) -> float:
+        """Unix time at which that version went into service; 0 for version 0 from the start."""
+        return self._promoted_s
+
+    def load_first(self) -> int:
+        """Before decoding starts: load the version in service, else an older one, else stay at 0.
+
+        Every version passed over is counted as refused. Returns the version loaded.
+        """
+        self._look_at_pointer()
+        older = reversed(service_stack(self._registry.history()))
+        for version in dict.fromkeys([self._in_service, *older]):
+            if version == 0:
+                break
+            if version > self._in_service or version in self._refused:
+                continue
+            weights = self._prepare(version)
+            if weights is not None:
+                self._drafter.load(weights)
+                break
+        self._tried = self._in_service
+        return self._drafter.adapter_version
+
+    def poll(self) -> None:
+        """Look once; stage the version in service if it is new."""
+        self._look_at_pointer()
+        if self._in_service == self._tried:
+            return
+        self._tried = self._in_service
+        weights = self._prepare(self._in_service)
+        if weights is not None:
+            self._slot.stage(weights)
+            logger.info("adapter version %d staged", self._in_service)
+
+    def wake(self) -> None:
+        """Look now rather than at the next interval."""
+        self._wake.set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.poll()
+            except FAULTS:
+                logger.exception("looking at the registry failed")
+            self._wake.wait(self._poll_interval_s)
+            self._wake.clear()
+
+    def _look_at_pointer(self) -> None:
+        current = self._registry.current()
+        if current == self._in_service and self._looked:
+            return
+        self._looked = True
+        self._in_service = current
+        self._promoted_s = self._time_of(current)
+        newest = service_stack(self._registry.history())[-1:]
+        if newest and newest[0] != current:
+            self._check_passed_over(newest[0])
+
+    def _check_passed_over(self, version: int) -> None:
+        """The registry names an older version than was promoted: count it if its files are bad.
+
+        They are whole where a killed process had written the promotion down but not yet done it.
+        """
+        try:
+            self._registry.manifest(version)
+        except RegistryError as error:
+            self._refuse(version, error)
+
+    def _time_of(self, version: int) -> float:
+        acts = (Act.PROMOTE, Act.ROLLBACK)
+        for event in reversed(self._registry.history()):
+            if event.version == version and event.act in acts:
+                return event.time_s
+        return 0.0
+
+    def _prepare(self, version: int) -> DraftWeights | None:
+        """Weights of ``version``, or None where it is refused."""
+        try:
+            adapter = None if version == 0 else self._registry.read(version)
+            return self._drafter.prepare(adapter)
+        except FAULTS as error:
+            # A ValueError is a refusal with a reason; anything else broke on foreign data.
+            self._refuse(version, error)
+            return None
+
+    def _refuse(self, version: int, error: Exception) -> None:
+        if version not in self._refused:
+            self._refused.add(version)
+            self._slot.count_refused()
+            logger.warning("adapter version %d refused: %s", version, error)
+
+
+class RegistryDesk:
+    """What the admin routes and nobody else do to the registry; blocking, any thread."""
+
+    def __init__(self, registry: Registry, watcher: AdapterWatcher, drafter: Preparer) -> None:
+        self._registry = registry
+        self._watcher = watcher
+        self._drafter = drafter
+
+    def overview(self) -> dict[str, Any]:
+        """The version in service, the one that drafts, and all versions on disk."""
+        return {
+            "current": self._registry.current(),
+            "live": self._drafter.adapter_version,
+            "versions": [
+                {
+                    "version": manifest.version,
+                    "parent": manifest.parent,
+                    "created_s": manifest.created_s,
+                    "checkpoint_step": manifest.checkpoint_step,
+                    "rows_trained": manifest.rows_trained,
+                    "metrics": dict(manifest.metrics),
+                }
+                for manifest in self._registry.versions()
+            ],
+        }
+
+    def promote(self, version: int) -> int:
+        """Put ``version`` into service; RegistryError (a ValueError) where it is not whole."""
+        self._registry.promote(version, "admin")
+        self._watcher.wake()
+        return self._registry.current()
+
+    def rollback(self) -> int:
+        """Go back to the version in service before."""
+        current = self._registry.rollback("admin")
+        self._watcher.wake()
+        return current
