@@ -14,8 +14,9 @@ import torch
 
 from dvi.config import DviConfig
 from dvi.config.secrets import mask
+from dvi.decoding.startup import NotDeterministic
 from serving.http_server import PortTaken
-from serving.runtime import SelfTestFailed, num_decode_threads
+from serving.runtime import num_decode_threads
 from serving.server import Server, running_server, survey
 from serving.signals import StopRequested, StopSignals
 from serving.state_folder import StateFolderBusy
@@ -69,7 +70,7 @@ def serve(config: DviConfig, run_dir: Path) -> int:
         _run(config, run_dir)
     except StopRequested:
         return DONE
-    except (PortTaken, StateFolderBusy, SelfTestFailed) as error:
+    except (PortTaken, StateFolderBusy, NotDeterministic) as error:
         _say(error)
         return FAILED
     except ValueError as error:

@@ -17,6 +17,7 @@ from dvi.config import DviConfig
 from dvi.config.home import adapters_dir, replay_url, state_dir
 from dvi.config.io import dump_config, without_secrets
 from dvi.config.secrets import mask
+from dvi.decoding.startup import Outlets
 from dvi.drafting import DRAFTERS
 from dvi.modeling.resolve import resolve_model_path
 from dvi.registry import Registry
@@ -28,7 +29,7 @@ from serving.histograms import LatencyHistograms
 from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import MetricsSource
 from serving.prometheus import BuildInfo
-from serving.runtime import Runtime, Surroundings, build_runtime, model_name
+from serving.runtime import Privacy, Runtime, build_runtime, model_name
 from serving.service import Service
 from serving.state_folder import locked_state_folder, user_key
 from serving.supervisor import Supervisor, trainer_command, trainer_environment
@@ -52,6 +53,12 @@ class Plant:
     model_path: Path
     rules: AccessRules
     keep_content: bool
+
+    @property
+    def resolved(self) -> DviConfig:
+        """The config with paths that mean the same to any process."""
+        model = replace(self.config.model, path=str(self.model_path))
+        return replace(self.config, state_dir=str(self.state), model=model)
 
 
 @dataclass
@@ -132,13 +139,8 @@ def _metrics_source(plant: Plant, service: Service) -> MetricsSource:
 
 def _start_supervisor(plant: Plant) -> Supervisor:
     """The trainer reads the config from a file; its paths do not depend on this process."""
-    config = replace(
-        plant.config,
-        state_dir=str(plant.state),
-        model=replace(plant.config.model, path=str(plant.model_path)),
-    )
     path = plant.run_dir / "trainer.json"
-    dump_config(config, path)
+    dump_config(plant.resolved, path)
     environment = trainer_environment(plant.config.trainer.num_threads)
     return Supervisor(trainer_command(path), environment)
 
@@ -171,7 +173,7 @@ def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> A
 def running_server(plant: Plant) -> Iterator[Server]:
     """Start everything; yield when the model answers; end everything in the opposite order.
 
-    Raises PortTaken, StateFolderBusy, SelfTestFailed, ValueError, OSError: each one line.
+    Raises PortTaken, StateFolderBusy, NotDeterministic (a ValueError), ValueError, OSError: each one line.
     """
     config = plant.config
     service = Service(config.serving)
@@ -190,14 +192,10 @@ def running_server(plant: Plant) -> Iterator[Server]:
         metrics.tracker = stack.enter_context(
             make_tracker(config.tracking, plant.state, "serve", without_secrets(config))
         )
-        around = Surroundings(
-            plant.model_path,
-            user_key(plant.state),
-            plant.keep_content,
-            metrics.histograms,
-            metrics.traces.offer,
-        )
-        runtime = metrics.runtime = build_runtime(config, around)
+        privacy = Privacy(user_key(plant.state), plant.keep_content)
+        outlets = Outlets(metrics.traces.offer, metrics.histograms)
+        runtime = build_runtime(plant.resolved, model_name(config), privacy, outlets)
+        metrics.runtime = runtime
         watcher = _start_learning(stack, plant, metrics)
         desks.append(RegistryDesk(Registry(adapters_dir(config)), watcher, runtime.drafter))
         stack.enter_context(EngineThread(runtime.engine))
