@@ -2,7 +2,9 @@
 
 Owns the arg-max of z + T * g over the kept ids, lowest id on a tie (ARCHITECTURE: one choice rule
 for every token); does not know who proposed what. Scores are float64: the logits enter exactly, so
-only equal scores tie. Letters: N rows, V vocabulary, C candidates of all rows together.
+only equal scores tie. The work is done row by row in host memory, a few hundred ids a row, which
+numpy does faster than tensor calls and without waking a thread pool.
+Letters: N rows, V vocabulary, C candidate ids of one row.
 """
 
 from __future__ import annotations
@@ -11,14 +13,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dvi.sampling.filters import truncation_border
-from dvi.sampling.noise import GUMBEL_MAX, Purpose, gumbel, id_bits, row_key
+from dvi.sampling.filters import Logits, ids_at_least, kth_largest, least_value, truncation_border
+from dvi.sampling.noise import GUMBEL_MAX, Purpose, gumbel_array, id_bits, least_bits, row_key
 from dvi.types import SamplingParams
 
-_DRAFT_HEAD = 64  # ids of the draft that can be proposed
+_NEAR = 6.0  # ids within so many T of the top are scored whatever their noise: some 20 of 49,152
+_DRAFT_REACH = 8.0  # a draft proposes ids within so many T of its top: some 50, e^-8 = 3e-4 each
+_DRAFT_IDS = 1024  # and not more than so many, which only a draft that knows nothing reaches
+_SLACK = 1e-9  # far above what two float64 logarithms of different libraries differ by
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,106 +41,90 @@ def choose(logits: Tensor, points: Sequence[ChoicePoint]) -> list[int]:
     ``logits`` [N, V] float32 or float64, raw; -inf where an id does not exist, never chosen. A row
     is a function of its own logits and point alone. Raises ValueError for a row whose largest
     logit is not finite.
-
-    Noise is computed only where it can matter: an id whose logit is more than T * GUMBEL_MAX below
-    the score of the row's arg-max cannot win. At T = 0 that leaves the arg-max.
     """
-    assert logits.shape[0] == len(points)
-    tops, top_ids = logits.max(dim=-1)  # [N]
-    top_values: list[float] = tops.tolist()
-    if not all(map(math.isfinite, top_values)):
-        raise ValueError(f"logits have no finite maximum: {top_values}")
-    borders = torch.tensor(
-        [truncation_border(row, at.params) for row, at in zip(logits, points, strict=True)],
-        dtype=torch.float64,
-        device=logits.device,
-    )
-    noise = _RowNoise(points, logits.device)
-    least = tops.double() + noise.scaled(top_ids, torch.arange(len(points), device=logits.device))
-    limits = torch.maximum(least - noise.temperatures * GUMBEL_MAX, borders)
-    rows, ids = (logits >= _round_down(limits, logits.dtype)[:, None]).nonzero(as_tuple=True)  # [C]
-    scores = logits[rows, ids].double()
-    scores = torch.where(scores >= borders[rows], scores + noise.scaled(ids, rows), -math.inf)
-    return _first_best(scores, rows, ids, len(points))
-
-
-def choose_draft(logits: Tensor, points: Sequence[ChoicePoint]) -> list[int]:
-    """The draft's proposal of every row: the same rule and noise over its top few ids.
-
-    ``logits`` [N, V], raw draft logits. Top-k, top-p and min-p act on the top few as if these held
-    all mass: cheap, and only the acceptance rate is at stake. A greedy row is an exact arg-max.
-    """
-    assert logits.shape[0] == len(points)
-    if all(at.params.temperature == 0 for at in points):
-        return logits.argmax(dim=-1).tolist()
-    size = min(_DRAFT_HEAD, logits.shape[-1])
-    head, ids = logits.topk(size)  # [N, size]
+    rows = host_rows(logits)
+    top_ids = _top_ids(rows)
     return [
-        choose_among(row, row_ids, at) for row, row_ids, at in zip(head, ids, points, strict=True)
+        _choose_one(row, top_id, at) for row, top_id, at in zip(rows, top_ids, points, strict=True)
     ]
 
 
-def choose_among(logits: Tensor, ids: Tensor, point: ChoicePoint) -> int:
-    """``choose`` for one row of which only ``logits`` [C] of ``ids`` [C] exist."""
-    border = truncation_border(logits, point.params)
-    scores = logits.double() + point.params.temperature * row_noise(point, ids)
-    scores = torch.where(logits >= border, scores, -math.inf)
-    return int(ids[scores == scores.max()].min())
+def choose_draft(logits: Tensor, points: Sequence[ChoicePoint]) -> list[int]:
+    """The draft's proposal of every row: the same rule and noise over the ids near its top.
 
-
-def row_noise(point: ChoicePoint, ids: Tensor) -> Tensor:
-    """Standard Gumbel noise of ``ids`` at ``point``, float64, of the shape of ``ids``."""
-    first, second = _point_key(point)
-    key = (torch.tensor(first, device=ids.device), torch.tensor(second, device=ids.device))
-    return gumbel(id_bits(key, ids))
-
-
-def choice_margin(logits_row: Tensor, point: ChoicePoint, other_id: int) -> float:
-    """How near ``other_id`` was to being chosen, in logits.
-
-    If it is kept, the gap of z + T * g to the choice; if not, its distance to the border.
+    ``logits`` [N, V], raw draft logits. Top-k, top-p and min-p act on the near ids as if these held
+    all mass: cheap, and only the acceptance rate is at stake. A greedy row is an exact arg-max.
+    Raises ValueError like ``choose``.
     """
-    border = truncation_border(logits_row, point.params)
-    other = float(logits_row[other_id])
-    if other < border:
-        return border - other
-    ids = torch.arange(logits_row.shape[-1], device=logits_row.device)
-    scores = logits_row.double() + point.params.temperature * row_noise(point, ids)
-    scores = torch.where(logits_row >= border, scores, -math.inf)
-    return float(scores.max() - scores[other_id])
+    rows = host_rows(logits)
+    top_ids = _top_ids(rows)
+    return [
+        _propose_one(row, top_id, at) for row, top_id, at in zip(rows, top_ids, points, strict=True)
+    ]
+
+
+def point_noise(point: ChoicePoint, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Standard Gumbel noise g of ``ids`` [C] at ``point``."""
+    return gumbel_array(id_bits(_point_key(point), ids))
+
+
+def host_rows(logits: Tensor) -> Logits:
+    """``logits`` as an array; no copy if they are in host memory."""
+    rows: Logits = logits.detach().cpu().numpy()
+    return rows
+
+
+def _choose_one(row: Logits, top_id: int, point: ChoicePoint) -> int:
+    """``choose`` for one row [V] with arg-max ``top_id``.
+
+    The arg-max scores z + T * g itself, so an id more than T * GUMBEL_MAX below that score cannot
+    win, and one that is _NEAR * T below the top needs rare bits: most ids are never scored.
+    """
+    temperature = point.params.temperature
+    if temperature == 0:  # T * g = 0: only the arg-max is left, no noise is needed to know it
+        return top_id
+    key = _point_key(point)
+    top = float(row[top_id])
+    top_noise = float(gumbel_array(np.array(id_bits(key, top_id)))) - _SLACK
+    limit = max(truncation_border(row, point.params), top + temperature * (top_noise - GUMBEL_MAX))
+    ids = ids_at_least(row, limit)
+    bits = id_bits(key, ids)
+    near = row[ids] >= least_value(row, top - _NEAR * temperature)
+    can_win = near | (bits >= least_bits(top_noise + _NEAR))
+    return _best(row, ids[can_win], temperature, gumbel_array(bits[can_win]))
+
+
+def _propose_one(row: Logits, top_id: int, point: ChoicePoint) -> int:
+    """``choose_draft`` for one row [V] with arg-max ``top_id``."""
+    temperature = point.params.temperature
+    if temperature == 0:
+        return top_id
+    limit = float(row[top_id]) - _DRAFT_REACH * temperature
+    ids = ids_at_least(row, limit)
+    if ids.size > _DRAFT_IDS:
+        ids = ids[ids_at_least(row[ids], kth_largest(row[ids], _DRAFT_IDS))]
+    near = row[ids]
+    ids = ids[ids_at_least(near, truncation_border(near, point.params))]
+    return _best(row, ids, temperature, point_noise(point, ids))
+
+
+def _best(
+    row: Logits, ids: NDArray[np.int64], temperature: float, noise: NDArray[np.float64]
+) -> int:
+    """The id of the best score; ids ascend, so the first of equal scores is the lowest id."""
+    scores = row[ids].astype(np.float64) + temperature * noise
+    return int(ids[scores.argmax()])
+
+
+def _top_ids(rows: Logits) -> list[int]:
+    """Arg-max of every row, the lowest id on a tie."""
+    top_ids: list[int] = rows.argmax(axis=-1).tolist()  # a NaN counts as largest
+    tops = [float(row[top_id]) for row, top_id in zip(rows, top_ids, strict=True)]
+    if not all(map(math.isfinite, tops)):
+        raise ValueError(f"the largest logit of a row must be finite, got {tops}")
+    return top_ids
 
 
 def _point_key(point: ChoicePoint) -> tuple[int, int]:
     params = point.params
     return row_key(params.seed, params.choice_index, Purpose.CHOICE, point.position)
-
-
-class _RowNoise:
-    """Keys and temperatures of a batch of points, as tensors."""
-
-    def __init__(self, points: Sequence[ChoicePoint], device: torch.device) -> None:
-        keys = torch.tensor([_point_key(at) for at in points], device=device)  # [N, 2] int64
-        self.first, self.second = keys.unbind(1)
-        self.temperatures = torch.tensor(
-            [at.params.temperature for at in points], dtype=torch.float64, device=device
-        )  # [N]
-
-    def scaled(self, ids: Tensor, rows: Tensor) -> Tensor:
-        """T * g of ``ids`` [C], each in the row ``rows`` [C]."""
-        bits = id_bits((self.first[rows], self.second[rows]), ids)
-        return self.temperatures[rows] * gumbel(bits)
-
-
-def _round_down(limits: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values of ``dtype`` at most ``limits``: a bound for comparing without widening the logits."""
-    narrow = limits.to(dtype)
-    return torch.nextafter(narrow, torch.full_like(narrow, -math.inf))
-
-
-def _first_best(scores: Tensor, rows: Tensor, ids: Tensor, num_rows: int) -> list[int]:
-    """Lowest id among the best scores of each row; every row has a candidate."""
-    best = scores.new_full((num_rows,), -math.inf).scatter_reduce(0, rows, scores, "amax")
-    winners = scores == best[rows]
-    lowest = ids.new_full((num_rows,), torch.iinfo(torch.int64).max)
-    chosen: list[int] = lowest.scatter_reduce(0, rows[winners], ids[winners], "amin").tolist()
-    return chosen

@@ -1,10 +1,10 @@
 """Counter-based Gumbel noise: a pure function of (seed, choice index, purpose, position, token id).
 
 Owns the hash, which known-answer vectors fix for ever: an answer must survive an upgrade. Does not
-know what the noise is used for. The arithmetic is on 32-bit words held in Python integers or int64
-tensors alike; a product that wraps around 64 bits keeps the right low 64 bits, and every result is
-masked back to 32. So the integer bits are equal on every machine; the two logarithms behind them
-agree to an ulp of float64.
+know what the noise is used for. The arithmetic is on 32-bit words held in Python integers, int64
+arrays or int64 tensors alike; a product that wraps around 64 bits keeps the right low 64 bits, and
+every result is masked back to 32. So the integer bits are equal on every machine; the logarithms
+behind them are float64 and agree to an ulp.
 
 A row key comes from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011) with the seed as key; an id is then mixed with the two words of the row key through two
@@ -18,12 +18,15 @@ import math
 from enum import IntEnum
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-Word = TypeVar("Word", int, Tensor)  # 32 bits, in a Python integer or in int64 tensors
+Word = TypeVar("Word", int, NDArray[np.int64], Tensor)  # 32 bits, in 64-bit or Python integers
 
 NOISE_BITS = 23
-GUMBEL_MAX: float = -math.log(-math.log1p(-(2.0 ** -(NOISE_BITS + 1))))  # noise of the largest bits
+NUM_BITS = 1 << NOISE_BITS
+GUMBEL_MAX: float = -math.log(-math.log1p(-0.5 / NUM_BITS))  # the noise of the largest bits
 
 _MASK = 0xFFFFFFFF
 _PHILOX_ROUNDS = 10
@@ -38,9 +41,7 @@ class Purpose(IntEnum):
     PROPOSAL = 3
 
 
-def row_key(
-    seed: Word, choice_index: Word, purpose: Word | int, position: Word
-) -> tuple[Word, Word]:
+def row_key(seed: Word, choice_index: Word, purpose: Purpose, position: Word) -> tuple[Word, Word]:
     """Two 32-bit words that stand for everything but the token id.
 
     ``seed`` has 64 bits, unsigned or in two's complement, ``choice_index`` and ``position`` 32.
@@ -51,7 +52,7 @@ def row_key(
     return words[0], words[1]
 
 
-def id_bits(key: tuple[Word, Word], ids: Word) -> Word:
+def id_bits(key: tuple[Word, Word] | tuple[int, int], ids: Word) -> Word:
     """The noise bits of ``ids`` under a row key, in [0, 2**23)."""
     return _mix(_mix(ids ^ key[0]) ^ key[1]) >> (32 - NOISE_BITS)
 
@@ -68,8 +69,18 @@ def hashed_bits(
 
 def gumbel(bits: Tensor) -> Tensor:
     """Standard Gumbel noise -log(-log(u)), u = (bits + 1/2) / 2**23, in float64."""
-    uniform = (bits.double() + 0.5) * 2.0**-NOISE_BITS
-    return -(-uniform.log()).log()
+    return -(-((bits.double() + 0.5) / NUM_BITS).log()).log()
+
+
+def gumbel_array(bits: NDArray[np.int64]) -> NDArray[np.float64]:
+    """``gumbel`` for an array of host memory."""
+    noise: NDArray[np.float64] = -np.log(-np.log((bits + 0.5) / NUM_BITS))
+    return noise
+
+
+def least_bits(noise: float) -> int:
+    """Bits below this value have a noise below ``noise``; the bound is loose by a few bits."""
+    return math.floor(NUM_BITS * math.exp(-math.exp(-noise))) - 2
 
 
 def philox(
