@@ -1,0 +1,79 @@
+"""Puts a training together from a config and the things that only a process can open.
+
+Owns the wiring; does not know files, locks or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dvi.config import DviConfig, TrainerConfig
+from dvi.modeling.target import TargetModel
+from dvi.registry import Registry
+from dvi.replay import ReplayStore
+from trainers.checkpoint import CheckpointStore, Identity
+from trainers.draft import Draft, make_draft
+from trainers.intake import Intake
+from trainers.learner import Learner
+from trainers.memory import Memory
+from trainers.rows import Rows
+from trainers.shallow import ShallowStates
+from trainers.training import Training, TrainingParts
+from trainers.versions import Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a training stands on; whoever opened it closes it."""
+
+    target: TargetModel  # the shallow part is enough
+    base_fingerprint: str
+    store: ReplayStore
+    registry: Registry
+    checkpoint_dir: Path
+
+
+def build_training(config: DviConfig, ground: Ground) -> Training:
+    """A training at its start: call ``resume`` before any other verb.
+
+    Raises ValueError for a drafter that has nothing to train.
+    """
+    draft = make_draft(config.drafter, ground.target, config.run.seed)
+    intake = make_intake(config.trainer, config.run.seed)
+    return Training(
+        TrainingParts(
+            learner=make_learner(config, ground.target, draft),
+            intake=intake,
+            rows=Rows(ground.store, intake, ground.target.spec.num_token_ids),
+            versions=Versions(ground.registry, draft, ground.base_fingerprint),
+            checkpoints=CheckpointStore(ground.checkpoint_dir),
+            identity=Identity(ground.base_fingerprint, drafter_identity(config, draft)),
+        ),
+        config.trainer,
+    )
+
+
+def make_learner(config: DviConfig, target: TargetModel, draft: Draft) -> Learner:
+    """A learner with room for one batch of whole windows."""
+    trainer = config.trainer
+    rows = max(trainer.batch_size, trainer.max_holdout_traces, trainer.min_holdout_traces)
+    shallow = ShallowStates(target, rows, trainer.max_seq_len)
+    return Learner(draft, shallow, config.objective, trainer)
+
+
+def make_intake(config: TrainerConfig, seed: int) -> Intake:
+    """An empty intake whose gate can always be filled."""
+    memory = Memory(config.newest_rows, config.reservoir_rows, seed)
+    max_holdout = max(config.max_holdout_traces, config.min_holdout_traces)
+    return Intake(memory, first_rows=config.batch_size, max_holdout=max_holdout)
+
+
+def drafter_identity(config: DviConfig, draft: Draft) -> dict[str, Any]:
+    """The part of the drafter's config that decides what trained values mean."""
+    return {
+        **asdict(draft.layout.drafter),
+        "alphas": draft.layout.alphas(),
+        "zero_block_output": config.drafter.zero_block_output,
+    }

@@ -1,0 +1,65 @@
+"""The background loop: new rows as they arrive, the steps they paid for, a gate now and then.
+
+Owns order and waiting; does not know the process around it. Whatever the outside cannot do now
+(store locked, disk full) is waited for: learning goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from safetensors import SafetensorError
+
+from dvi.registry import RegistryError
+from dvi.replay import ReplayStoreError
+from trainers.training import Training
+from trainers.watch import Watch
+
+MAX_NEW_ROWS = 64  # a look: bounds memory, and how long a step waits behind a full store
+OUTSIDE_ERRORS = (ReplayStoreError, RegistryError, SafetensorError, OSError)
+
+
+class Follower:
+    """Follows arrivals until it is told to stop. One thread."""
+
+    def __init__(self, training: Training, watch: Watch, poll_interval_s: float) -> None:
+        self.training = training
+        self.watch = watch
+        self.poll_interval_s = poll_interval_s
+
+    def run(self, stop: threading.Event) -> None:
+        """Turn after turn, with a pause when there was nothing to do; a last checkpoint at the end.
+
+        No step is lost or doubled relative to the last checkpoint.
+        """
+        self.watch.start()
+        while not stop.is_set():
+            if not self.turn():
+                stop.wait(self.poll_interval_s)
+        try:
+            self.training.save()
+        except OUTSIDE_ERRORS as error:
+            self.watch.failed(error)
+        self.watch.tell(at_once=True)
+
+    def turn(self) -> bool:
+        """Look for rows, gate if due, one step if paid for; False when there was nothing to do."""
+        training, watch = self.training, self.watch
+        try:
+            is_busy = training.take_new(MAX_NEW_ROWS) > 0
+            if training.is_gate_due():
+                publication = training.publish()
+                if publication is not None:
+                    watch.published(publication)
+                    is_busy = True
+            if training.has_work():
+                report = training.train_once()
+                if report is not None:
+                    watch.stepped(report)
+                    is_busy = True
+        except OUTSIDE_ERRORS as error:
+            watch.failed(error)
+            return False
+        watch.worked()
+        watch.tell()
+        return is_busy

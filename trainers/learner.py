@@ -1,0 +1,101 @@
+"""One optimizer step, and the score of a draft on traces it has not seen.
+
+Owns the training copy of the draft, the optimizer and the schedule step. Does not know where rows
+come from or what becomes of a version.
+Letters: P trained positions, V ids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from dvi.config import ObjectiveConfig, TrainerConfig
+from dvi.objectives import LossReport, next_baseline, total_loss
+from dvi.types import Trace
+from trainers.batch import make_batch, split_traces
+from trainers.draft import Draft
+from trainers.optimizer import DraftOptimizer
+from trainers.reports import StepReport, mean_report
+from trainers.scoring import Score, add_scores, score_batch
+from trainers.shallow import ShallowStates
+
+MAX_LOGITS = 1 << 26  # entries of one logits tensor, 256 MB in float32; its gradient is another
+
+
+class Learner:
+    """Trains one draft. One thread calls; the target is only read.
+
+    Invariant: a step either changes every trainable value and counts once, or (loss or gradient
+    not finite) changes nothing and counts as dropped.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        shallow: ShallowStates,
+        objective: ObjectiveConfig,
+        config: TrainerConfig,
+    ) -> None:
+        self.draft = draft
+        self.shallow = shallow
+        self.objective = objective
+        self.config = config
+        self.optimizer = DraftOptimizer(draft.module, config)
+        self.max_positions = max(1, MAX_LOGITS // shallow.target.spec.num_token_ids)
+        self.num_steps = 0
+        self.num_dropped = 0
+        self.baseline = 0.0  # moving average of rewards
+
+    def train_step(self, traces: Sequence[Trace], version: int) -> StepReport:
+        """One step on some traces; the lag of their proposals counts from ``version``."""
+        self.optimizer.clear()
+        report = self._accumulate(traces, version)
+        norm = self.optimizer.step(self.num_steps) if math.isfinite(report.loss) else None
+        self.optimizer.clear()
+        if norm is None:
+            self.num_dropped += 1
+            return StepReport(self.num_steps, True, math.nan, report)
+        self.num_steps += 1
+        if report.num_judged:
+            self.baseline = next_baseline(self.baseline, report.reward, self.objective)
+        return StepReport(self.num_steps, False, norm, report)
+
+    @torch.no_grad()
+    def score(self, traces: Sequence[Trace], version: int) -> Score:
+        """The score of the draft's present values, which ``version`` is or will be."""
+        scores = []
+        for group in split_traces(traces, self.config.max_seq_len, self.max_positions):
+            batch = make_batch(group, self.config.max_seq_len, version, self.shallow.target.device)
+            logits = self.draft.logits(self.shallow.compute(batch), batch)
+            scores.append(score_batch(logits, batch, version))
+        return add_scores(scores)
+
+    def _accumulate(self, traces: Sequence[Trace], version: int) -> LossReport:
+        """Gradients of the mean loss over the batch: one padded forward where memory allows it.
+
+        A part weighs as much as its share of the positions.
+        """
+        groups = split_traces(traces, self.config.max_seq_len, self.max_positions)
+        batches = [
+            make_batch(group, self.config.max_seq_len, version, self.shallow.target.device)
+            for group in groups
+        ]
+        total = sum(batch.num_positions for batch in batches)
+        reports = []
+        for batch in batches:
+            logits = self.draft.logits(self.shallow.compute(batch), batch)  # [P, V]
+            report = total_loss(
+                logits,
+                batch.teacher,
+                batch.judged,
+                self.objective,
+                step=self.num_steps,
+                baseline=self.baseline,
+            )
+            (report.loss * (batch.num_positions / total)).backward()  # type: ignore[no-untyped-call]
+            reports.append(replace(report, loss=report.loss.detach()))
+        return mean_report(reports)

@@ -1,0 +1,89 @@
+"""What makes a background process a good neighbour: lowest priority, one a folder, no orphan.
+
+Owns the system calls; does not know training.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+PARENT_LOOK_INTERVAL_S = 1.0
+LOCK_LOOK_INTERVAL_S = 0.2
+NICEST = 19
+
+
+def yield_cpu() -> str:
+    """Run only where nobody else wants the CPU; returns how.
+
+    Beside a 59 ms decode step: 58 ms with SCHED_IDLE, 67 with nice 19, 212 with neither.
+    """
+    if sys.platform == "linux":
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        except OSError:  # not allowed in this container: the next best
+            pass
+        else:
+            return "SCHED_IDLE"
+    os.nice(NICEST)
+    return f"nice {NICEST}"
+
+
+def end_with_parent(parent: int, stop: threading.Event) -> None:
+    """Have ``stop`` set when process ``parent`` is gone, whatever killed it.
+
+    Linux sends SIGTERM at once; a look at the parent's id a second covers other systems and a
+    parent that died before this call.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    def look() -> None:
+        while not stop.wait(PARENT_LOOK_INTERVAL_S):
+            if os.getppid() != parent:
+                stop.set()
+
+    threading.Thread(target=look, name="parent-watch", daemon=True).start()
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """SIGTERM and Ctrl-C set ``stop``; the loop ends at its next turn."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+
+
+@contextmanager
+def sole_trainer(path: Path, stop: threading.Event, say: Callable[[str], None]) -> Iterator[bool]:
+    """Hold the lock file inside; waits for another holder. False when told to stop before.
+
+    The system frees the lock however a process ends.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield _wait_for_lock(descriptor, stop, say)
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, stop: threading.Event, say: Callable[[str], None]) -> bool:
+    is_said = False
+    while not stop.is_set():
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not is_said:
+                say("another trainer holds this state folder: waiting for it to end")
+                is_said = True
+            stop.wait(LOCK_LOOK_INTERVAL_S)
+        else:
+            return True
+    return False

@@ -1,0 +1,90 @@
+"""How good a draft is on traces: the share of committed tokens that it would have proposed.
+
+Owns the gate's measure. Teacher-forced and with the request's own choice rule, so that it is the
+acceptance rate which the live draft would have had there, sampled requests included. Does not know
+which version it scores.
+Letters: P trained positions, V ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dvi.sampling.choice import ChoicePoint, choose_draft
+from dvi.types import Trace
+from trainers.batch import Batch
+from trainers.window import Window, neural_proposals
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Counts over some traces; sums of scores are scores of the union."""
+
+    num_positions: int = 0
+    num_agreed: int = 0
+    num_logged: int = 0  # judged proposals of this version whose log-probability was logged
+    gap_sum: float = 0.0  # |recomputed - logged| over these
+    is_finite: bool = True
+
+    @property
+    def agreement(self) -> float:
+        """Share of positions at which the draft proposes the committed token; 0 of nothing."""
+        return self.num_agreed / self.num_positions if self.num_positions else 0.0
+
+    @property
+    def logprob_gap(self) -> float | None:
+        """Mean difference to the live draft's own log-probabilities; None without any."""
+        return self.gap_sum / self.num_logged if self.num_logged else None
+
+
+def add_scores(scores: Iterable[Score]) -> Score:
+    """The score of all traces together."""
+    parts = list(scores)
+    return Score(
+        num_positions=sum(part.num_positions for part in parts),
+        num_agreed=sum(part.num_agreed for part in parts),
+        num_logged=sum(part.num_logged for part in parts),
+        gap_sum=sum(part.gap_sum for part in parts),
+        is_finite=all(part.is_finite for part in parts),
+    )
+
+
+def score_batch(logits: Tensor, batch: Batch, version: int) -> Score:
+    """Score draft logits [P, V] of a batch; ``version`` is whose logged proposals to compare."""
+    if not bool(torch.isfinite(logits).all()):
+        return Score(num_positions=len(logits), is_finite=False)
+    rows = [window.num_trained for window in batch.windows]
+    parts = zip(batch.traces, batch.windows, torch.split(logits, rows), strict=True)
+    return add_scores(_score_trace(own, trace, window, version) for trace, window, own in parts)
+
+
+def _score_trace(logits: Tensor, trace: Trace, window: Window, version: int) -> Score:
+    """Logits [n, V] of one trace's trained positions."""
+    first = len(trace.prompt_ids) + window.first_row  # absolute index of the first chosen token
+    points = [ChoicePoint(trace.sampling, first + i) for i in range(len(logits))]
+    committed = trace.output_ids[window.first_row :]
+    proposed = choose_draft(logits, points)
+    gaps = _logprob_gaps(logits, trace, version) if window.is_whole else []
+    return Score(
+        num_positions=len(logits),
+        num_agreed=sum(a == b for a, b in zip(proposed, committed, strict=True)),
+        num_logged=len(gaps),
+        gap_sum=sum(gaps),
+    )
+
+
+def _logprob_gaps(logits: Tensor, trace: Trace, version: int) -> Sequence[float]:
+    """|recomputed - logged| of each judged proposal that ``version`` made."""
+    own = [p for p in neural_proposals(trace) if p.adapter_version == version]
+    if not own:
+        return []
+    rows = torch.tensor([proposal.row for proposal in own], device=logits.device)
+    tokens = torch.tensor([proposal.token for proposal in own], device=logits.device)
+    logged = torch.tensor([proposal.logprob for proposal in own], dtype=torch.float64)
+    recomputed = logits[rows].double().log_softmax(-1)[torch.arange(len(own)), tokens]
+    gaps: list[float] = (recomputed.cpu() - logged).abs().tolist()
+    return gaps

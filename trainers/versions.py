@@ -1,0 +1,119 @@
+"""The trainer's side of the registry: the version in service, new versions, their lineage.
+
+Owns the order of acts: the checkpoint names a version's step and parent before the version exists,
+and a restart finishes what a kill cut off. Does not know how candidates are scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from dvi.drafting.base import AdapterRefused
+from dvi.drafting.version import checked_tensors
+from dvi.registry import Act, Manifest, ManifestFields, Registry, RegistryError
+from trainers.checkpoint import LineageEntry
+from trainers.draft import Draft
+
+MAX_LINEAGE = 1000  # entries kept; the registry keeps far fewer versions
+
+
+class Versions:
+    """Publishes candidates of one training. One thread; one trainer a registry."""
+
+    def __init__(self, registry: Registry, draft: Draft, base_fingerprint: str) -> None:
+        self.registry = registry
+        self.draft = draft
+        self.base_fingerprint = base_fingerprint
+        self.lineage: list[LineageEntry] = []
+        self.root_version = 0  # what the first step started from
+        self.training_id = 0  # in every manifest: tells this training's versions from others
+
+    @property
+    def newest(self) -> int:
+        """The last version made from this training, or the one it started from."""
+        known = [entry.version for entry in self.lineage if entry.version is not None]
+        return known[-1] if known else self.root_version
+
+    def served(self) -> tuple[int, Mapping[str, Tensor] | None, str]:
+        """Number and values of the version in service, and what was wrong with it, if anything.
+
+        A version that a server would refuse counts as the untrained draft (None): that is what
+        such a server falls back to after a start.
+        """
+        version = self.registry.current()
+        if not version:
+            return 0, None, ""
+        try:
+            adapter = self.registry.read(version)
+            tensors = checked_tensors(adapter, self.draft.layout, self.base_fingerprint)
+        except (RegistryError, AdapterRefused) as error:
+            return 0, None, str(error)
+        return version, tensors, ""
+
+    def intend(self, step: int, *, is_promoted: bool) -> None:
+        """Note what is about to be published; a checkpoint must follow before ``publish``."""
+        entry = LineageEntry(step, self.newest, is_promoted, None)
+        self.lineage = [*self.lineage, entry][-MAX_LINEAGE:]
+
+    def publish(self, fields: ManifestFields) -> int:
+        """Make the intended version and promote it if so decided; returns its number."""
+        intent = self.lineage[-1]
+        assert intent.version is None
+        assert (fields.parent, fields.checkpoint_step) == (intent.parent, intent.step)
+        return self._finish(self.registry.publish(self.draft.save, fields))
+
+    def finish_after_kill(self) -> LineageEntry | None:
+        """Complete an intent of the checkpoint whose version exists; drop it where none does.
+
+        Returns the completed entry. The version is promoted unless it already was: whoever rolled
+        it back since keeps their word.
+        """
+        if not self.lineage or self.lineage[-1].version is not None:
+            return None
+        intent = self.lineage.pop()
+        after = self.newest
+        for manifest in self._own_versions():
+            made_from = (manifest.parent, manifest.checkpoint_step)
+            if manifest.version > after and made_from == (intent.parent, intent.step):
+                self.lineage.append(intent)
+                self._finish(manifest.version)
+                return self.lineage[-1]
+        return None
+
+    def adopt_unknown(self) -> None:
+        """Enter own versions newer than the lineage: the checkpoint that named them was damaged."""
+        for manifest in self._own_versions():
+            if manifest.version > self.newest:
+                self.lineage.append(
+                    LineageEntry(
+                        step=manifest.checkpoint_step,
+                        parent=manifest.parent,
+                        is_promoted=self._was_promoted(manifest.version),
+                        version=manifest.version,
+                    )
+                )
+
+    def withdraw(self) -> None:
+        """Take back an intent that came to nothing (the disk is full, say)."""
+        if self.lineage and self.lineage[-1].version is None:
+            self.lineage.pop()
+
+    def _own_versions(self) -> list[Manifest]:
+        versions = self.registry.versions()
+        return [m for m in versions if m.metrics.get("training_id") == self.training_id]
+
+    def _finish(self, version: int) -> int:
+        intent = self.lineage[-1]
+        self.lineage[-1] = LineageEntry(intent.step, intent.parent, intent.is_promoted, version)
+        if intent.is_promoted and not self._was_promoted(version):
+            self.registry.promote(version, "gate: not worse on held-out traces")
+        return version
+
+    def _was_promoted(self, version: int) -> bool:
+        """Whether the promotion is done: noted, and not cut off before the pointer moved."""
+        events = self.registry.history()
+        promotions = [e for e in events if e.act is Act.PROMOTE and e.version == version]
+        is_cut_off = promotions[-1:] == events[-1:] and self.registry.current() != version
+        return bool(promotions) and not is_cut_off
