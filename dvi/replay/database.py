@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from sqlite3 import Error as SqliteError
 
 from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select
 from sqlalchemy.engine import URL, make_url
@@ -48,6 +49,11 @@ class Database:
         with _one_line_errors():
             return self.storage.checkpoint(self.engine)
 
+    def release_free_pages(self, num_bytes: int) -> None:
+        """Shrink the file by so many bytes of free pages."""
+        with _one_line_errors():
+            self.storage.release_free_pages(self.engine, num_bytes)
+
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
@@ -56,7 +62,7 @@ def _one_line_errors() -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise ReplayStoreError(f"replay store: {str(error.orig).splitlines()[0]}") from error
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, SqliteError, OSError) as error:
         raise ReplayStoreError(f"replay store: {str(error).splitlines()[0]}") from error
 
 

@@ -21,8 +21,8 @@ class Storage(Protocol):
         """Bytes of pages in the file that hold nothing."""
         ...
 
-    def release_free_pages(self, connection: Connection, num_bytes: int) -> None:
-        """Shrink the file by so many bytes of free pages."""
+    def release_free_pages(self, engine: Engine, num_bytes: int) -> None:
+        """Shrink the file by so many bytes of free pages. Outside a transaction."""
         ...
 
     def checkpoint(self, engine: Engine) -> bool:
@@ -51,9 +51,9 @@ class Server:
         del connection
         return 0
 
-    def release_free_pages(self, connection: Connection, num_bytes: int) -> None:
+    def release_free_pages(self, engine: Engine, num_bytes: int) -> None:
         """Autovacuum does."""
-        del connection, num_bytes
+        del engine, num_bytes
 
     def checkpoint(self, engine: Engine) -> bool:
         """The server does."""

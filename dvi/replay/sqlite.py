@@ -18,6 +18,7 @@ from dvi.replay.rows import ReplayStoreError
 
 BUSY_TIMEOUT_S = 5.0  # how long a transaction waits for another process's write
 _CHECKPOINT_WAIT_S = 0.2  # readers finish within milliseconds; a longer one is not waited for
+PAGE_BYTES = 4096  # set before the first page is written
 _AUTO_VACUUM_INCREMENTAL = 2
 
 
@@ -53,27 +54,28 @@ class SqliteFile:
     def used_bytes(self, connection: Connection) -> int:
         """Bytes of the pages that hold something, within a transaction."""
         pages = _number(connection, "page_count") - _number(connection, "freelist_count")
-        return pages * _number(connection, "page_size")
+        return pages * PAGE_BYTES
 
     def free_bytes(self, connection: Connection) -> int:
         """Bytes of pages in the file that hold nothing."""
-        return _number(connection, "freelist_count") * _number(connection, "page_size")
+        return _number(connection, "freelist_count") * PAGE_BYTES
 
-    def release_free_pages(self, connection: Connection, num_bytes: int) -> None:
-        """Give so many bytes of free pages back to the file system.
+    def release_free_pages(self, engine: Engine, num_bytes: int) -> None:
+        """Give so many bytes of free pages back to the file system, in a transaction of its own.
 
-        In a transaction after the one that freed them: zeros of ``secure_delete`` reach only
-        pages that are still part of the file when the log is copied into it.
+        After the one that freed them: zeros of ``secure_delete`` reach only pages that are still
+        part of the file when the log is copied into it.
         """
-        num_pages = num_bytes // _number(connection, "page_size")
-        # The pragma frees one page a row: all rows have to be fetched.
-        connection.exec_driver_sql(f"PRAGMA incremental_vacuum({num_pages})").fetchall()
+        with engine.connect() as connection:
+            num_pages = num_bytes // PAGE_BYTES
+            # The pragma frees one page a step, and of the driver's calls only this one steps to
+            # the end of a statement without columns.
+            _driver(connection).executescript(f"PRAGMA incremental_vacuum({num_pages})")
 
     def checkpoint(self, engine: Engine) -> bool:
         """Move the log into the file and cut it to nothing; False while a reader holds it open."""
         with engine.connect() as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, SqliteConnection)
+            driver = _driver(connection)
             driver.execute(f"PRAGMA busy_timeout={int(_CHECKPOINT_WAIT_S * 1000)}")
             try:
                 busy = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -94,6 +96,12 @@ class SqliteFile:
         return log.stat().st_size if log.exists() else 0
 
 
+def _driver(connection: Connection) -> SqliteConnection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, SqliteConnection)
+    return driver
+
+
 def _number(connection: Connection, pragma: str) -> int:
     return int(connection.exec_driver_sql(f"PRAGMA {pragma}").scalar_one())
 
@@ -101,6 +109,7 @@ def _number(connection: Connection, pragma: str) -> int:
 def _set_pragmas(connection: SqliteConnection, wal_limit_bytes: int) -> None:
     """Order matters: auto_vacuum works only before the first page of the file is written."""
     connection.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
+    connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     _enter_wal(connection)
     connection.execute("PRAGMA synchronous=NORMAL")

@@ -191,8 +191,7 @@ class ReplayStore:
         if surplus_bytes <= 0 and not self._database.storage.log_is_long():
             return
         if self._database.checkpoint() and surplus_bytes > 0:
-            with self._database.writing() as connection:
-                self._database.storage.release_free_pages(connection, surplus_bytes)
+            self._database.release_free_pages(surplus_bytes)
             self._database.checkpoint()
 
     def _require_disk(self, num_bytes: int) -> None:
