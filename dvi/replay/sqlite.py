@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, event
 from dvi.replay.rows import ReplayStoreError
 
 BUSY_TIMEOUT_S = 5.0  # how long a transaction waits for another process's write
-_CHECKPOINT_WAIT_S = 0.2  # readers finish within milliseconds; a longer one is not waited for
+_CHECKPOINT_WAIT_S = 0.05  # readers finish within milliseconds; a longer one is not waited for
 PAGE_BYTES = 4096  # set before the first page is written
 _AUTO_VACUUM_INCREMENTAL = 2
 

@@ -107,13 +107,13 @@ def test_load_gives_rows_in_the_order_of_keys_and_omits_missing_ones(tmp_path: P
 def test_live_bytes_stay_within_the_bound_and_the_oldest_leave_first(tmp_path: Path) -> None:
     config = small_config(max_bytes=1 << 20)
     with make_store(tmp_path, config) as store:
-        for i in range(120):
+        for i in range(80):
             store.append("a", [make_trace(f"{i}", 40)])
             assert store.stats().bytes <= config.max_bytes
         seqs = [row.key.seq for row in drain(store, {})]
     # A trace of 40 tokens costs 40 * 536 bytes, its header and the row overhead, under 23 KB.
     assert len(seqs) >= config.max_bytes // 23_000 - 1
-    assert seqs == list(range(121 - len(seqs), 121))
+    assert seqs == list(range(81 - len(seqs), 81))
 
 
 def test_kept_rows_leave_last_and_take_a_quarter_at_most(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_totals_equal_a_recount_after_any_sequence(tmp_path: Path) -> None:
     rng = random.Random(1)
     clock = Clock()
     with make_store(tmp_path, small_config(max_bytes=1 << 19, max_age_days=0.01), clock) as store:
-        for step in range(120):
+        for step in range(80):
             clock.now_s += rng.random() * 60
             names = [f"{rng.randrange(60)}" for _ in range(rng.randrange(4))]
             store.append(rng.choice("ab"), [make_trace(n, rng.randrange(1, 40)) for n in names])
