@@ -47,11 +47,13 @@ def _body_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _add_health_routes(app: FastAPI, service: Service) -> None:
-    @app.api_route("/health", methods=["GET", "HEAD"])
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
     async def health() -> Response:
         return JSONResponse({"status": "ok"})
 
-    @app.api_route("/ready", methods=["GET", "HEAD"])
+    @app.head("/ready", include_in_schema=False)
+    @app.get("/ready")
     async def ready() -> Response:
         door = service.door()
         return JSONResponse({"status": door.value}, 200 if door is Door.READY else 503)

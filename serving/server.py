@@ -173,7 +173,7 @@ def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> A
 def running_server(plant: Plant) -> Iterator[Server]:
     """Start everything; yield when the model answers; end everything in the opposite order.
 
-    Raises PortTaken, StateFolderBusy, NotDeterministic (a ValueError), ValueError, OSError: each one line.
+    Raises PortTaken, StateFolderBusy, ValueError (NotDeterministic too), OSError: each one line.
     """
     config = plant.config
     service = Service(config.serving)

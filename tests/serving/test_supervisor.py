@@ -1,0 +1,81 @@
+"""The trainer's process: restarted whenever it ends, stopped with the server, given no key."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from serving.supervisor import Supervisor, trainer_command, trainer_environment
+
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1); time.sleep(60)",
+]
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_a_killed_child_is_started_again() -> None:
+    with Supervisor(SLEEPS, dict(os.environ), first_pause_s=0.01) as supervisor:
+        assert wait_for(supervisor.is_up)
+        first = supervisor.pid()
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert wait_for(lambda: supervisor.pid() not in (None, first))
+        assert supervisor.num_starts == 2
+        second = supervisor.pid()
+    assert second is not None
+    assert not supervisor.is_up()
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)
+
+
+def test_restarts_back_off() -> None:
+    fails = [sys.executable, "-c", "raise SystemExit(3)"]
+    with Supervisor(fails, dict(os.environ), first_pause_s=0.4) as supervisor:
+        # Starts at 0, then after pauses of 0.4, 0.8 and 1.6 s: two fit into 1 s, never four into 2 s.
+        assert wait_for(lambda: supervisor.num_starts >= 2)
+        time.sleep(1.0)
+        assert supervisor.num_starts <= 3
+
+
+def test_a_command_that_cannot_start_harms_nobody(tmp_path: Path) -> None:
+    missing = [str(tmp_path / "nothing")]
+    with Supervisor(missing, {}, first_pause_s=0.01) as supervisor:
+        time.sleep(0.1)
+        assert not supervisor.is_up()
+
+
+def test_a_child_that_does_not_stop_is_killed() -> None:
+    supervisor = Supervisor(STUBBORN, dict(os.environ))
+    with supervisor:
+        assert wait_for(supervisor.is_up)
+        time.sleep(0.3)  # let it ignore the signal
+        supervisor.close(timeout_s=0.2)
+        assert not supervisor.is_up()
+
+
+def test_the_child_gets_no_keys_and_finds_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DVI_API_KEY", "secret")
+    monkeypatch.setenv("DVI_ADMIN_KEY", "secret")
+    monkeypatch.setenv("DVI_REPLAY_URL", "sqlite:///x")
+    environment = trainer_environment(num_threads=1)
+    assert "secret" not in environment.values()
+    assert environment["DVI_REPLAY_URL"] == "sqlite:///x"
+    assert environment["OMP_NUM_THREADS"] == "1"
+    first = Path(environment["PYTHONPATH"].split(os.pathsep)[0])
+    assert (first / "trainers").is_dir()
+    assert trainer_command(Path("/c.json"))[1:] == ["-m", "trainers.service", "/c.json"]
