@@ -11,7 +11,12 @@ tiny-mix    deep layers add a little: an untrained draft is right at part of the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
+import tokenizers
 import torch
+import transformers
 from torch import Tensor
 
 from dvi.modeling.layer import LayerWeights
@@ -123,3 +128,89 @@ def _random_layer(
 def _normal(generator: torch.Generator, rows: int, columns: int, scale: float) -> Tensor:
     """[rows, columns], drawn in float64 so that every dtype rounds the same numbers."""
     return scale * torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CORPUS = (
+    "The quick brown fox jumps over the lazy dog. The dog sleeps; the fox runs.",
+    "SELECT name, price FROM orders WHERE price > 10 ORDER BY name;",
+    "def add(left, right):\n    return left + right\n",
+    "Thank you for your message. We are sorry for the delay and will reply soon.",
+    "Größe, naïve café, 東京 \U0001f680 \U0001f44d and so on.",
+)
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+def make_tokenizer_folder(path: Path) -> int:
+    """A byte-level BPE of about 330 ids with a ChatML template; returns the number of ids."""
+    fast = tokenizers.Tokenizer(tokenizers.models.BPE())
+    fast.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    fast.train_from_iterator(CORPUS, trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=fast, bos_token="<|im_start|>", eos_token="<|im_end|>"
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(path)
+    return len(tokenizer)
+
+
+def make_model_folder(
+    path: Path,
+    arch: str = "llama",
+    *,
+    seed: int = 0,
+    layers: int = 4,
+    overrides: Mapping[str, object] | None = None,
+) -> transformers.PreTrainedModel:
+    """A small random checkpoint with tokenizer and template at ``path``; returns its HF model.
+
+    The head has rows beyond the tokenizer's ids, as real checkpoints do. ``overrides`` are config
+    fields of the architecture.
+    """
+    num_ids = make_tokenizer_folder(path)
+    settings: dict[str, object] = {
+        "vocab_size": -(-num_ids // 64) * 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.2,  # std 1.1 per output at width 32: logits with clear choices
+        "rms_norm_eps": 1e-6,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "sliding_window": None,
+        **(overrides or {}),
+    }
+    config = transformers.AutoConfig.for_model(arch, **settings)
+    config.architectures = [ARCHITECTURES[arch]]
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():  # HF starts biases at 0 and norms at 1, which hides mistakes in them
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    model.generation_config = transformers.GenerationConfig(
+        bos_token_id=1, eos_token_id=[0, 2], pad_token_id=0
+    )
+    model.save_pretrained(path)
+    return model
