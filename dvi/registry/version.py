@@ -34,10 +34,7 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 def read_manifest(folder: int, version: int) -> Manifest:
     """The manifest in the open ``folder``; every file that it names is there."""
-    try:
-        manifest = from_json(read_file(folder, MANIFEST_FILE), version)
-    except RegistryError as error:
-        raise RegistryError(f"version {version}: {error}") from error
+    manifest = from_json(_read(folder, MANIFEST_FILE, version), version)
     present = set(os.listdir(folder)) - {MANIFEST_FILE}
     if missing := set(manifest.sha256) - present:
         raise RegistryError(f"version {version}: {', '.join(sorted(missing))} is missing")
@@ -53,7 +50,7 @@ def read_checked(folder: int, manifest: Manifest) -> dict[str, bytes]:
     """All files of the open ``folder``; RegistryError where one differs from its hash."""
     data: dict[str, bytes] = {}
     for name, expected in manifest.sha256.items():
-        data[name] = read_file(folder, name)
+        data[name] = _read(folder, name, manifest.version)
         if digest(data[name]) != expected:
             raise RegistryError(f"version {manifest.version}: {name} has a wrong hash")
     return data
@@ -67,6 +64,13 @@ def parse(manifest: Manifest, data: Mapping[str, bytes]) -> Adapter:
         adapter_config=_parse_config(data[CONFIG_FILE], manifest.version),
         manifest=manifest,
     )
+
+
+def _read(folder: int, name: str, version: int) -> bytes:
+    try:
+        return read_file(folder, name)
+    except RegistryError as error:
+        raise RegistryError(f"version {version}: {error}") from error
 
 
 def _check_names(names: set[str] | list[str], where: str) -> None:
