@@ -142,7 +142,7 @@ def test_the_usage_chunk_is_last_and_carries_the_summary(server: FakeServer) -> 
 
 def test_a_stream_of_choices_ends_with_one_summary(server: FakeServer) -> None:
     chunks = events(server, "/v1/completions", TEXT | {"n": 3})
-    texts = {index: "" for index in range(3)}
+    texts = dict.fromkeys(range(3), "")
     for chunk in chunks:
         texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
     assert set(texts.values()) == {"Hello world"}

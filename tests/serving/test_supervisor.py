@@ -46,7 +46,7 @@ def test_a_killed_child_is_started_again() -> None:
 def test_restarts_back_off() -> None:
     fails = [sys.executable, "-c", "raise SystemExit(3)"]
     with Supervisor(fails, dict(os.environ), first_pause_s=0.4) as supervisor:
-        # Starts at 0, then after pauses of 0.4, 0.8 and 1.6 s: two fit into 1 s, never four into 2 s.
+        # Starts at 0, 0.4, 1.2 and 2.8 s: the fourth cannot come within the second that is waited.
         assert wait_for(lambda: supervisor.num_starts >= 2)
         time.sleep(1.0)
         assert supervisor.num_starts <= 3
