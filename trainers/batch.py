@@ -64,14 +64,14 @@ def make_batch(
 
 
 def split_traces(
-    traces: Sequence[Trace], max_seq_len: int, max_positions: int
+    traces: Sequence[Trace], max_seq_len: int, *, max_traces: int, max_positions: int
 ) -> list[list[Trace]]:
-    """Consecutive groups of at most ``max_positions`` trained positions (or one trace) each."""
+    """Consecutive groups of at most so many traces and trained positions; one trace always fits."""
     groups: list[list[Trace]] = []
     room = 0
     for trace in traces:
         needed = cut_window(trace, max_seq_len).num_trained
-        if not groups or needed > room:
+        if not groups or needed > room or len(groups[-1]) == max_traces:
             groups.append([])
             room = max_positions
         groups[-1].append(trace)

@@ -16,7 +16,7 @@ import torch
 from dvi.config import ObjectiveConfig, TrainerConfig
 from dvi.objectives import LossReport, next_baseline, total_loss
 from dvi.types import Trace
-from trainers.batch import make_batch, split_traces
+from trainers.batch import Batch, make_batch, split_traces
 from trainers.draft import Draft
 from trainers.optimizer import DraftOptimizer
 from trainers.reports import StepReport, mean_report
@@ -68,8 +68,7 @@ class Learner:
     def score(self, traces: Sequence[Trace], version: int) -> Score:
         """The score of the draft's present values, which ``version`` is or will be."""
         scores = []
-        for group in split_traces(traces, self.config.max_seq_len, self.max_positions):
-            batch = make_batch(group, self.config.max_seq_len, version, self.shallow.target.device)
+        for batch in self._batches(traces, version):
             logits = self.draft.logits(self.shallow.compute(batch), batch)
             scores.append(score_batch(logits, batch, version))
         return add_scores(scores)
@@ -79,11 +78,7 @@ class Learner:
 
         A part weighs as much as its share of the positions.
         """
-        groups = split_traces(traces, self.config.max_seq_len, self.max_positions)
-        batches = [
-            make_batch(group, self.config.max_seq_len, version, self.shallow.target.device)
-            for group in groups
-        ]
+        batches = self._batches(traces, version)
         total = sum(batch.num_positions for batch in batches)
         reports = []
         for batch in batches:
@@ -99,3 +94,15 @@ class Learner:
             (report.loss * (batch.num_positions / total)).backward()  # type: ignore[no-untyped-call]
             reports.append(replace(report, loss=report.loss.detach()))
         return mean_report(reports)
+
+    def _batches(self, traces: Sequence[Trace], version: int) -> list[Batch]:
+        """The traces in as few batches as cache rows and memory allow."""
+        max_seq_len = self.config.max_seq_len
+        groups = split_traces(
+            traces,
+            max_seq_len,
+            max_traces=self.shallow.num_rows,
+            max_positions=self.max_positions,
+        )
+        device = self.shallow.target.device
+        return [make_batch(group, max_seq_len, version, device) for group in groups]

@@ -41,7 +41,7 @@ def mean_report(reports: Sequence[LossReport]) -> LossReport:
     reward_sum = sum(report.reward * report.num_judged for report in reports)
     loss = over_positions([float(report.loss) for report in reports])
     return LossReport(
-        loss=torch.tensor(loss),
+        loss=torch.tensor(loss, dtype=reports[0].loss.dtype),
         kl=over_positions([report.kl for report in reports]),
         ce=over_positions([report.ce for report in reports]),
         reward_ce=over_positions([report.reward_ce for report in reports]),

@@ -7,11 +7,20 @@ memory wants. Every method passes ReplayStoreError on: the store cannot do it no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dvi.replay import ReplayStore, RowKey, StoredTrace
 from dvi.types import Trace
 from trainers.batch import is_usable
 from trainers.intake import Intake
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """What one look at the store brought."""
+
+    num_read: int  # 0: the cursor stands at the end
+    num_admitted: int  # the others cannot be trained on
 
 
 class Rows:
@@ -24,15 +33,16 @@ class Rows:
         self.num_unusable = 0
         self.marked: list[RowKey] | None = None  # reservoir that the store was last told
 
-    def take_new(self, max_rows: int) -> int:
-        """Admit at most ``max_rows`` rows behind the cursor; returns how many can be trained on."""
-        taken = 0
-        for row in self.store.read(self.intake.cursor, max_rows):
+    def take_new(self, max_rows: int) -> NewRows:
+        """Admit at most ``max_rows`` rows behind the cursor."""
+        rows = self.store.read(self.intake.cursor, max_rows)
+        num_admitted = 0
+        for row in rows:
             if is_usable(row.trace, self.num_token_ids):
-                taken += self.intake.take(row.key)
+                num_admitted += self.intake.take(row.key)
             else:
                 self.num_unusable += self.intake.skip(row.key)
-        return taken
+        return NewRows(len(rows), num_admitted)
 
     def list_new(self, max_rows: int) -> list[tuple[RowKey, bool]]:
         """Keys behind the cursor and whether they can be trained on; moves the cursor only."""

@@ -40,7 +40,7 @@ class StatusFile:
         status["cpu_seconds"] = _number(self.earlier, "cpu_seconds") + process_cpu_s
         for name in MONOTONE:
             status[name] = max(_number(self.earlier, name), _number(status, name))
-        gate, before = dict(status.get("gate", {})), self.earlier.get("gate", {})
+        gate, before = _table(status, "gate"), _table(self.earlier, "gate")
         status["gate"] = {name: max(_number(before, name), _number(gate, name)) for name in GATE}
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = self.path.with_name(f".{self.path.name}.part")
@@ -62,3 +62,8 @@ def read_status(path: Path) -> dict[str, Any]:
 def _number(values: Mapping[str, Any], name: str) -> float:
     value = values.get(name, 0)
     return value if isinstance(value, int | float) else 0
+
+
+def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = values.get(name)
+    return value if isinstance(value, dict) else {}

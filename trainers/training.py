@@ -72,11 +72,11 @@ class Training:
         self.last_report: StepReport | None = None
 
     def take_new(self, max_rows: int) -> int:
-        """Admit new rows and take their pay; returns how many."""
-        taken = self.parts.rows.take_new(max_rows)
-        self.debt_steps += taken * self.config.steps_per_trace
+        """Admit new rows and take their pay; returns how many were read, 0 at the store's end."""
+        new = self.parts.rows.take_new(max_rows)
+        self.debt_steps += new.num_admitted * self.config.steps_per_trace
         self.parts.rows.mark_kept()
-        return taken
+        return new.num_read
 
     def has_work(self) -> bool:
         """Whether a step is paid for and there is something to learn from."""

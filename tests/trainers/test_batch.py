@@ -17,12 +17,12 @@ VOCAB = 64
 
 
 def known_trace(prompt_len: int, num_tokens: int, first_output: int = 40) -> Trace:
-    """Prompt 0, 1, 2 ...; outputs count from ``first_output``; row t's best target id is output t."""
+    """Prompt 0, 1, 2 ...; outputs count from ``first_output``; row t's best id is output t."""
     output = range(first_output, first_output + num_tokens)
     logits = torch.zeros(num_tokens, VOCAB)
     logits[torch.arange(num_tokens), torch.tensor(output)] = 5.0
     rounds = [Round(Source.TARGET, 0, (), (), 0)] * num_tokens
-    return make_trace("r", range(prompt_len), output, greedy(num_tokens), logits, rounds)
+    return make_trace("r", (range(prompt_len), output), greedy(num_tokens), logits, rounds)
 
 
 def test_the_state_of_the_last_prompt_token_predicts_the_first_output_token() -> None:
@@ -101,9 +101,12 @@ def test_judged_rows_before_a_window_are_left_out() -> None:
 
 def test_groups_hold_every_trace_once_and_few_positions() -> None:
     traces = [known_trace(2, n) for n in (3, 3, 5, 1, 1)]
-    groups = split_traces(traces, 512, max_positions=6)
+    groups = split_traces(traces, 512, max_traces=8, max_positions=6)
     assert [[len(t.output_ids) for t in group] for group in groups] == [[3, 3], [5, 1], [1]]
-    assert [len(g) for g in split_traces(traces, 512, max_positions=2)] == [1, 1, 1, 2]
+    groups = split_traces(traces, 512, max_traces=8, max_positions=2)
+    assert [len(group) for group in groups] == [1, 1, 1, 2]
+    groups = split_traces(traces, 512, max_traces=2, max_positions=99)
+    assert [len(group) for group in groups] == [2, 2, 1]
 
 
 def test_rows_of_another_vocabulary_or_without_content_are_not_usable() -> None:

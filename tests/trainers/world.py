@@ -28,6 +28,7 @@ from trainers.training import Training
 
 TOP_IDS = 16  # of a vocabulary of 48
 VOCAB = 48
+NUM_PROMPTS = 7  # no multiple of 3: each is met greedy and sampled
 BASE = "base-of-the-tests"
 DRAFTER = DrafterConfig(
     exit_layer=2, lora_rank=4, lora_alpha=8.0, head_lora_rank=4, head_lora_alpha=4.0
@@ -47,8 +48,8 @@ TRAINER = TrainerConfig(
 
 
 def tiny_target(dtype: torch.dtype = torch.float32, seed: int = 3) -> TargetModel:
-    """A target on which an untrained draft is right at part of the positions."""
-    return build_target("tiny-mix", dtype=dtype, seed=seed, vocab=VOCAB)
+    """A target on which an untrained draft is rarely right."""
+    return build_target("tiny-rand", dtype=dtype, seed=seed, vocab=VOCAB)
 
 
 def tiny_config(folder: Path, **trainer: object) -> DviConfig:
@@ -107,7 +108,8 @@ class LiveDraft:
             logprobs = proposed.logprobs[:judged] if proposed else ()
             version = self.drafter.adapter_version
             rounds.append(Round(source, version, ids[:judged], logprobs, accepted))
-        return make_trace(name, prompt, tokens[len(prompt) :], params, torch.stack(rows), rounds)
+        texts = (prompt, tokens[len(prompt) :])
+        return make_trace(name, texts, params, torch.stack(rows), rounds)
 
     @torch.no_grad()
     def _pass(self, start: int, ids: Sequence[int]) -> torch.Tensor:
@@ -119,13 +121,13 @@ class LiveDraft:
 
 def make_trace(
     name: str,
-    prompt: Sequence[int],
-    output: Sequence[int],
+    texts: tuple[Sequence[int], Sequence[int]],  # prompt, output
     params: SamplingParams,
     logits: torch.Tensor,  # [T, V]
     rounds: Sequence[Round],
 ) -> Trace:
     """A trace with its top ids taken from raw target logits."""
+    prompt, output = texts
     top = logits.float().topk(TOP_IDS)
     return Trace(
         request_id=name,
@@ -142,14 +144,14 @@ def make_trace(
 
 
 def live_traces(target: TargetModel, count: int, max_tokens: int = 12) -> list[Trace]:
-    """Greedy answers to ``count`` prompts; every third one is sampled."""
+    """Answers to few prompts that come again and again; every third one is sampled."""
     live = LiveDraft(target)
     traces = []
     for i in range(count):
         params = greedy(max_tokens)
         if i % 3 == 2:
             params = replace(params, temperature=0.8, seed=i)
-        traces.append(live.decode(f"r{i}", prompt_of(i), params))
+        traces.append(live.decode(f"r{i}", prompt_of(i % NUM_PROMPTS), params))
     return traces
 
 
