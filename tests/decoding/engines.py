@@ -31,6 +31,8 @@ from dvi.sampling import ChoicePoint, choose
 from dvi.types import DecodeRequest, SamplingParams, Source, Trace
 from tests.drafting.rows import config_for, make_adapter, random_tensors
 
+torch.set_num_threads(1)  # tiny products; more threads only wait for each other
+
 LIMITS = EngineLimits(
     num_rows=4,
     max_queue=64,
@@ -192,8 +194,9 @@ def with_sampling(request: DecodeRequest, **changes: object) -> DecodeRequest:
 def reference_tokens(target: TargetModel, request: DecodeRequest) -> tuple[int, ...]:
     """Output ids by one whole forward a token, no cache reused; stops at max_tokens only."""
     tokens = list(request.prompt_ids)
+    most = len(tokens) + request.sampling.max_tokens
+    cache = target.new_cache(target.spec.num_layers, 1, most)  # overwritten from 0 each time
     for _ in range(request.sampling.max_tokens):
-        cache = target.new_cache(target.spec.num_layers, 1, len(tokens))
         with torch.inference_mode():
             plan = target.plan([Segment(0, 0, tuple(tokens))])
             hidden = target.deep(target.shallow(plan, cache), plan, cache)
