@@ -42,6 +42,8 @@ class Database:
         with _one_line_errors():
             options = self.engine.execution_options(dvi_writes=True)
             with options.begin() as connection:
+                # Two evictions at once would subtract a row twice. SQLite has one writer anyway.
+                connection.execute(select(totals.c.id).with_for_update()).one()
                 yield connection
 
     def checkpoint(self) -> bool:
