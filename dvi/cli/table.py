@@ -87,9 +87,10 @@ COMMANDS = (
     Command(
         "demo",
         "serve a real model, send a drifting stream, check every answer, draw the picture",
-        "dvi demo [key=value ...]",
+        "dvi demo [key=value ...] [--json]",
         "dvi.cli.demo",
         sections=("demo", *_ENGINE, "trainer", "objective", "run"),
+        flags=("--json",),
         is_app=True,
     ),
     Command(

@@ -71,5 +71,8 @@ class DemoConfig:
     streams: int = option(2, "requests in flight", low=1)
     sampled_prompts: int = option(15, "prompts of the sampled pass", low=0)
     max_tokens: int = option(96, "tokens an answer", low=1)
+    deterministic: bool = option(
+        True, "canonical forwards, every answer must be identical; false: the fast mode"
+    )
     control: bool = option(False, "run the same stream with the trainer off as well")
     seed: int = option(0, "of the templates", low=0)

@@ -1,0 +1,67 @@
+"""`dvi train`: a Hydra training run on stored traffic.
+
+Owns the progress bar and the printed result; a run publishes one candidate and never promotes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dvi.cli.app import run_task
+from dvi.cli.args import sort_words
+from dvi.cli.out import print_table
+from dvi.cli.table import BY_NAME
+from dvi.config import DviConfig
+from dvi.launch.request import Outcome
+
+
+def _train(config: DviConfig, run_dir: Path) -> Outcome:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from dvi.objectives import LossReport
+    from trainers.inline import train_replay
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        line = bar.add_task("training", total=config.trainer.max_steps)
+
+        def show(step: int, loss: LossReport) -> None:
+            text = f"loss {float(loss.loss):.3f}"
+            bar.update(line, completed=step, description=text)
+
+        result = train_replay(config, run_dir, show)
+    print_table(
+        [
+            {
+                "version": result.version,
+                "steps": result.num_steps,
+                "dropped": result.num_dropped,
+                "train_rows": result.train_rows,
+                "holdout_rows": result.holdout_rows,
+                "acceptance_before": result.acceptance_before,
+                "acceptance_after": result.acceptance_after,
+            }
+        ]
+    )
+    return Outcome(0, result.acceptance_after)
+
+
+def _train_apart(config: DviConfig, run_dir: Path) -> Outcome:
+    """A job of a sweep: its candidate stays in the job's folder, out of the user's registry."""
+    config.registry.path = str(run_dir / "adapters")
+    return _train(config, run_dir)
+
+
+def run(arguments: list[str]) -> int:
+    """Train; the value for Hydra's sweepers is the held-out acceptance."""
+    command = BY_NAME["train"]
+    words = sort_words(arguments, command)
+    task = _train_apart if "--multirun" in words.flags else _train
+    return run_task(words, command, task)

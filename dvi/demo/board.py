@@ -1,0 +1,88 @@
+"""The live table: one row for ten requests, growing while the stream runs.
+
+Owns the screen; on anything but a terminal it prints one line a finished block instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from dvi.demo.answers import Answer, Block, split_blocks
+
+_COLUMNS = ("domain", "requests", "alpha", "tokens/round", "adapter", "tok/s", "vs plain")
+
+
+def shown(value: float | None, digits: int = 2) -> str:
+    """A number for a cell."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def block_cells(block: Block, plain_tokens_per_s: float | None) -> tuple[str, ...]:
+    """The cells of one row."""
+    first, last = block.adapter_versions
+    versions = f"v{first}" if first == last else f"v{first}-v{last}"
+    ratio = block.tokens_per_s / plain_tokens_per_s if plain_tokens_per_s else None
+    return (
+        block.domain,
+        f"{block.first + 1}-{block.last + 1}",
+        shown(block.acceptance_rate),
+        shown(block.tokens_per_round),
+        versions,
+        shown(block.tokens_per_s, 1),
+        f"{shown(ratio)}x" if ratio else "-",
+    )
+
+
+class Board:
+    """A context manager that shows a pass; ``tell`` is called once an answer."""
+
+    def __init__(self, title: str, plain_tokens_per_s: Mapping[str, float]) -> None:
+        self._title = title
+        self._plain = plain_tokens_per_s  # by domain; empty before it was measured
+        self._answers: list[Answer] = []
+        self._console = Console(file=sys.stderr)
+        self._live = Live(console=self._console, auto_refresh=False)
+        self._num_printed = 0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def tell(self, answer: Answer) -> None:
+        """Add one finished answer."""
+        self._answers.append(answer)
+        blocks = split_blocks(self._answers)
+        if self._console.is_terminal:
+            self._live.update(self._table(blocks), refresh=True)
+            return
+        # A block is whole once a later one has begun; the last one is printed at ten answers.
+        whole = [block for block in blocks if block.last - block.first == 9]
+        for block in whole[self._num_printed :]:
+            cells = zip(_COLUMNS, block_cells(block, self._plain.get(block.domain)), strict=True)
+            print(f"{self._title}: " + "  ".join(f"{k} {v}" for k, v in cells), file=sys.stderr)
+        self._num_printed = max(self._num_printed, len(whole))
+
+    def _table(self, blocks: list[Block]) -> Table:
+        table = Table(title=self._title)
+        for name in _COLUMNS:
+            table.add_column(name, justify="left" if name == "domain" else "right")
+        for block in blocks:
+            table.add_row(*block_cells(block, self._plain.get(block.domain)))
+        return table

@@ -1,0 +1,104 @@
+"""Sends prompts to the server over HTTP, a fixed number in flight, in stream order.
+
+Owns the wire form of a request and an answer; does not know what the answers are for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from dvi.demo.answers import Answer
+from dvi.demo.stream import Prompt
+
+REQUEST_TIMEOUT_S = 300.0
+
+
+class RequestFailed(RuntimeError):
+    """The server answered with an error, or not at all; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """How the prompts of one pass are sent."""
+
+    speculation: bool
+    log: bool  # whether the trainer may learn from it
+    in_flight: int
+    max_tokens: int
+    temperature: float = 0.0
+    first_seed: int = 0  # the seed of a prompt is this plus its index
+
+
+def _body(prompt: Prompt, how: Pass) -> dict[str, Any]:
+    return {
+        "messages": prompt.messages(),
+        "max_tokens": how.max_tokens,
+        "temperature": how.temperature,
+        "top_p": 1.0,
+        "seed": how.first_seed + prompt.index,
+        "return_token_ids": True,
+        "metadata": {"domain": prompt.domain},
+        "dvi": {"speculation": how.speculation, "log": how.log},
+    }
+
+
+def _answer(prompt: Prompt, data: dict[str, Any], started_s: float, finished_s: float) -> Answer:
+    counts = data["dvi"]
+    first, last = counts["adapter_versions"]
+    return Answer(
+        index=prompt.index,
+        domain=prompt.domain,
+        prompt_ids=tuple(data["prompt_token_ids"]),
+        token_ids=tuple(data["choices"][0]["token_ids"]),
+        rounds=counts["rounds"],
+        proposed=counts["proposed"],
+        judged=counts["judged"],
+        accepted=counts["accepted"],
+        adapter_versions=(first, last),
+        seed=counts["seed"],
+        fingerprint=data["system_fingerprint"],
+        started_s=started_s,
+        finished_s=finished_s,
+    )
+
+
+def _send(client: httpx.Client, prompt: Prompt, how: Pass, start_s: float) -> Answer:
+    started_s = time.monotonic() - start_s
+    try:
+        reply = client.post("/v1/chat/completions", json=_body(prompt, how))
+    except httpx.HTTPError as error:
+        raise RequestFailed(f"request {prompt.index}: {type(error).__name__} {error}") from error
+    if reply.status_code != httpx.codes.OK:
+        raise RequestFailed(f"request {prompt.index}: HTTP {reply.status_code}: {reply.text[:200]}")
+    return _answer(prompt, reply.json(), started_s, time.monotonic() - start_s)
+
+
+def run_pass(
+    url: str, prompts: Sequence[Prompt], how: Pass, tell: Callable[[Answer], None]
+) -> list[Answer]:
+    """Answers in stream order; ``tell`` gets each as it comes, in this thread.
+
+    Raises RequestFailed for the first request that failed, after those in flight have ended.
+    """
+    answers: list[Answer] = []
+    limits = httpx.Limits(max_connections=how.in_flight)
+    start_s = time.monotonic()
+    with (
+        httpx.Client(base_url=url, timeout=REQUEST_TIMEOUT_S, limits=limits) as client,
+        ThreadPoolExecutor(how.in_flight) as pool,
+    ):
+        futures = [pool.submit(_send, client, prompt, how, start_s) for prompt in prompts]
+        try:
+            for future in as_completed(futures):
+                answers.append(future.result())
+                tell(answers[-1])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return sorted(answers, key=lambda answer: answer.index)

@@ -1,0 +1,190 @@
+"""The order of a demo run: serve, stream, plain, sampled, compare, report.
+
+Owns the passes and the exit status; every part knows only its own work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dvi.config import DviConfig
+from dvi.config.home import demo_dir
+from dvi.demo.answers import Answer
+from dvi.demo.board import Board
+from dvi.demo.client import Pass, run_pass
+from dvi.demo.compare import compare
+from dvi.demo.margin import margins
+from dvi.demo.page import identity_line, page, speed_line
+from dvi.demo.picture import save_png, svg
+from dvi.demo.report import Checked, Passes, all_identical, make_report, plain_speed_by_domain
+from dvi.demo.server import Server, ServerFailed, forwarded_overrides
+from dvi.demo.stream import DOMAINS, Prompt, make_stream
+
+log = logging.getLogger(__name__)
+
+PLAIN_IN_FLIGHT = 8
+SPEED_SAMPLE = 4  # prompts of each domain, from its last ten
+TEMPERATURE = 0.8  # of the sampled pass
+FIRST_SEED = 1_000  # of the sampled pass; any will do
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all passes of a run share."""
+
+    config: DviConfig
+    prompts: Sequence[Prompt]
+
+    def ways(self, *, speculation: bool, temperature: float = 0.0) -> Pass:
+        """How a checked pass is sent; only the served greedy pass is learned from."""
+        demo = self.config.demo
+        return Pass(
+            speculation=speculation,
+            log=speculation and temperature == 0.0,
+            in_flight=demo.streams if speculation else PLAIN_IN_FLIGHT,
+            max_tokens=demo.max_tokens,
+            temperature=temperature,
+            first_seed=FIRST_SEED,
+        )
+
+
+def _silent(answer: Answer) -> None:
+    """Nothing to show."""
+
+
+def _of_each_domain(prompts: Sequence[Prompt], count: int, *, from_end: bool) -> list[Prompt]:
+    chosen: list[Prompt] = []
+    for domain in DOMAINS:
+        own = [prompt for prompt in prompts if prompt.domain == domain]
+        chosen += own[len(own) - count :] if from_end else own[:count]
+    return chosen
+
+
+def _speed_sample(run: _Run, url: str) -> list[Answer]:
+    """Plain decoding with as many in flight as the stream will have; one prompt warms it up."""
+    demo = run.config.demo
+    how = Pass(speculation=False, log=False, in_flight=demo.streams, max_tokens=demo.max_tokens)
+    run_pass(url, run.prompts[:1], how, _silent)
+    return run_pass(url, _of_each_domain(run.prompts, SPEED_SAMPLE, from_end=True), how, _silent)
+
+
+def _all_passes(run: _Run, url: str) -> Passes:
+    demo = run.config.demo
+    log.info("plain decoding, %d in flight, for the speed to compare with", demo.streams)
+    sample = _speed_sample(run, url)
+    with Board("stream", plain_speed_by_domain(sample)) as board:
+        served = run_pass(url, run.prompts, run.ways(speculation=True), board.tell)
+    log.info("the same %d prompts by plain decoding", len(run.prompts))
+    plain = run_pass(url, run.prompts, run.ways(speculation=False), _silent)
+    few = -(-demo.sampled_prompts // len(DOMAINS))
+    drawn = _of_each_domain(run.prompts, few, from_end=False)[: demo.sampled_prompts]
+    log.info("%d sampled requests, with and without speculation", len(drawn))
+    how = run.ways(speculation=True, temperature=TEMPERATURE)
+    sampled = run_pass(url, drawn, how, _silent) if drawn else []
+    how = run.ways(speculation=False, temperature=TEMPERATURE)
+    sampled_plain = run_pass(url, drawn, how, _silent) if drawn else []
+    return Passes(served, plain, sampled, sampled_plain, sample, control=())
+
+
+def _server_overrides(config: DviConfig) -> list[str]:
+    """Fixed K and no controller, so that alpha is that of the draft alone."""
+    fixed = ["decoding.adaptive=false", f"decoding.deterministic={config.demo.deterministic}"]
+    return [*forwarded_overrides(config), *fixed]
+
+
+def _control(run: _Run, folder: Path) -> list[Answer]:
+    log.info("the same stream with the trainer off")
+    overrides = [*_server_overrides(run.config), "trainer.enabled=false"]
+    with Server(overrides, folder) as server, Board("control", {}) as board:
+        return run_pass(server.url, run.prompts, run.ways(speculation=True), board.tell)
+
+
+def _serve_stream(run: _Run, folder: Path) -> Passes:
+    """All passes on a server of our own; the fast mode where the deterministic one is refused."""
+    try:
+        with Server(_server_overrides(run.config), folder) as server:
+            return _all_passes(run, server.url)
+    except ServerFailed as error:
+        if not run.config.demo.deterministic or "deterministic" not in str(error):
+            raise
+        log.warning("%s: going on in the fast mode", error)
+    run.config.demo.deterministic = False
+    with Server(_server_overrides(run.config), folder / "fast") as server:
+        return _all_passes(run, server.url)
+
+
+def _about(run: _Run, passes: Passes, seconds: float) -> dict[str, Any]:
+    config = run.config
+    return {
+        "model": config.model.path,
+        "drafter": config.drafter.kind,
+        "mode": "deterministic" if config.demo.deterministic else "fast",
+        "system_fingerprint": passes.served[0].fingerprint,
+        "draft_len": config.decoding.draft_len,
+        "streams": config.demo.streams,
+        "seed": config.demo.seed,
+        "temperature": TEMPERATURE,
+        "seconds": round(seconds, 1),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _write(report: Mapping[str, Any]) -> Path:
+    folder = demo_dir()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    (folder / "report.html").write_text(page(report, svg(report)), encoding="utf-8")
+    save_png(report, str(folder / "report.png"))
+    return folder
+
+
+def _print_summary(report: Mapping[str, Any], folder: Path) -> None:
+    for row in report["domains"]:
+        print(
+            f"{row['domain']}: alpha {row['alpha_first_ten'] or 0:.2f} in the first ten requests, "
+            f"{row['alpha_last_ten'] or 0:.2f} in the last ten; tokens per round "
+            f"{row['tokens_per_round_first_ten']:.2f}, {row['tokens_per_round_last_ten']:.2f}"
+        )
+    print(speed_line(report["speed"]))
+    for name, row in report["identity"].items():
+        print(identity_line(name, row))
+    print(f"mode: {report['mode']}; {report['seconds']} s; picture: {folder / 'report.html'}")
+
+
+def run_demo(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
+    """Run it all; 1 if an answer differed in deterministic mode, else 0.
+
+    Raises ServerFailed and RequestFailed (RuntimeError) with one line.
+    """
+    start_s = time.monotonic()
+    run = _Run(config, make_stream(config.demo.prompts_per_domain, config.demo.seed))
+    try:
+        passes = _serve_stream(run, run_dir / "server")
+        control = _control(run, run_dir / "control") if config.demo.control else []
+    finally:
+        for name in ("server", "control"):  # throw-away state; the logs stay
+            shutil.rmtree(run_dir / name / "state", ignore_errors=True)
+    passes = dataclasses.replace(passes, control=control)
+    greedy = compare(passes.served, passes.plain)
+    sampled = compare(passes.sampled, passes.sampled_plain)
+    checked = (
+        Checked(greedy, margins(config, greedy.divergences, 0.0)),
+        Checked(sampled, margins(config, sampled.divergences, TEMPERATURE)),
+    )
+    report = make_report(_about(run, passes, time.monotonic() - start_s), passes, *checked)
+    folder = _write(report)
+    if as_json:
+        json.dump(report, sys.stdout, indent=1)
+        print()
+    else:
+        _print_summary(report, folder)
+    return 1 if config.demo.deterministic and not all_identical(report) else 0

@@ -1,0 +1,87 @@
+"""report.html: the picture and the numbers on one page that loads nothing.
+
+Owns the markup; reads a report and nothing else.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dvi.demo.board import shown
+
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem}
+table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;text-align:right;
+border-bottom:1px solid #d0d7de}td:first-child,th:first-child{text-align:left}
+svg{max-width:100%;height:auto}
+"""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table><tr>{cells}</tr>{body}</table>"
+
+
+def _block_cells(row: Mapping[str, Any]) -> list[str]:
+    first, last = row["adapter_versions"]
+    return [
+        row["domain"],
+        f"{row['requests'][0]}-{row['requests'][1]}",
+        shown(row["alpha"]),
+        shown(row["tokens_per_round"]),
+        f"{first}" if first == last else f"{first}-{last}",
+        shown(row["tokens_per_s"], 1),
+    ]
+
+
+def identity_line(name: str, row: Mapping[str, Any]) -> str:
+    """One sentence on one pass."""
+    line = f"{name}: {row['identical']} of {row['compared']} answers identical to plain decoding"
+    known = [item["margin"] for item in row["divergences"] if item["margin"] is not None]
+    return f"{line}; largest margin {max(known):.1e} logits" if known else line
+
+
+def speed_line(speed: Mapping[str, Any]) -> str:
+    """One sentence on speed."""
+    return (
+        f"speed with the trainer beside it: {speed['served_tokens_per_s']:.1f} tok/s, plain "
+        f"decoding {speed['plain_tokens_per_s']:.1f} tok/s with as many in flight: "
+        f"{speed['served_over_plain']:.2f}x over the stream, "
+        f"{shown(speed['last_ten_over_plain'])}x over the last ten requests of each domain"
+    )
+
+
+def page(report: Mapping[str, Any], picture: str) -> str:
+    """The whole page; ``picture`` is an SVG element."""
+    identity = report["identity"]
+    lines = [
+        identity_line("greedy", identity["greedy"]),
+        identity_line("sampled", identity["sampled"]),
+        speed_line(report["speed"]),
+    ]
+    about = [
+        (name, str(report[name]))
+        for name in ("model", "drafter", "mode", "system_fingerprint", "seconds", "created")
+    ]
+    head = ("domain", "requests", "alpha", "tokens/round", "adapter", "tok/s")
+    title = "A draft that learns from its own traffic"
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8>",
+        "<meta name=viewport content='width=device-width'>",
+        f"<title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>",
+        picture,
+        "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>",
+        "<p>alpha is accepted / judged proposals; tokens per round includes the token that the "
+        "target adds itself.</p>",
+        _table(head, [_block_cells(row) for row in report["blocks"]]),
+    ]
+    if report["control_blocks"]:
+        parts.append("<h2>The same stream with the trainer off</h2>")
+        parts.append(_table(head, [_block_cells(row) for row in report["control_blocks"]]))
+    parts.append(_table(("about", ""), about))
+    return "\n".join(parts) + "</html>\n"

@@ -1,0 +1,130 @@
+"""The drifting stream: three narrow domains, one after the other, from seeded templates.
+
+Owns the texts; does not know how they are sent. Prompts stay under 100 tokens with the chat
+template, answers run to some 70, so that one domain is 40 requests of one kind of traffic.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+DOMAINS = ("sql", "support", "json")
+
+# table -> label, number, date column
+_TABLES = {
+    "orders": ("customer", "total", "created_at"),
+    "employees": ("department", "salary", "hired_at"),
+    "products": ("category", "price", "listed_at"),
+    "visits": ("country", "duration", "visited_at"),
+    "invoices": ("currency", "amount", "due_at"),
+    "flights": ("airline", "delay", "departed_at"),
+    "loans": ("branch", "interest", "signed_at"),
+    "repairs": ("workshop", "cost", "started_at"),
+}
+_AGGREGATES = ("average", "largest", "smallest", "total")
+_NAMES = ("Anna", "Ben", "Carla", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas")
+_GOODS = ("headphones", "coffee maker", "desk lamp", "backpack", "keyboard", "bicycle helmet")
+_FAULTS = (
+    "arrived broken",
+    "never arrived",
+    "stopped working",
+    "has the wrong color",
+    "was charged twice",
+)
+_CITIES = ("Lisbon", "Oslo", "Vienna", "Dublin", "Prague", "Madrid", "Athens", "Helsinki")
+_JOBS = ("nurse", "engineer", "teacher", "baker", "lawyer", "designer", "driver", "chemist")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request of the stream: a worked example of its domain, then the question."""
+
+    index: int  # place in the stream, from 0
+    domain: str  # one of DOMAINS
+    question: str
+
+    def messages(self) -> list[dict[str, str]]:
+        """The chat messages."""
+        example = _EXAMPLES[self.domain]
+        return [
+            {"role": "system", "content": example.system},
+            {"role": "user", "content": example.question},
+            {"role": "assistant", "content": example.answer},
+            {"role": "user", "content": self.question},
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Example:
+    system: str
+    question: str
+    answer: str
+
+
+_EXAMPLES = {
+    "sql": _Example(
+        "Write SQL.",
+        "average rent of flats by city since 2020, top 3",
+        "SELECT city, AVG(rent) AS average_rent\nFROM flats\nWHERE built_at >= '2020-01-01'\n"
+        "GROUP BY city\nORDER BY average_rent DESC\nLIMIT 3;",
+    ),
+    "support": _Example(
+        "Answer customers.",
+        "I am Olga. My order 4711, a mirror, arrived late.",
+        "Dear Olga, thank you for your message about order 4711. We are very sorry that the "
+        "mirror arrived late. We will refund the shipping cost within three days. "
+        "Kind regards, your support team",
+    ),
+    "json": _Example(
+        "Extract JSON.",
+        "Olga, 33, is a painter in Rome with 5 years of experience.",
+        '{\n  "name": "Olga",\n  "age": 33,\n  "job": "painter",\n  "city": "Rome",\n'
+        '  "experience": 5\n}',
+    ),
+}
+
+
+def _sql(rng: random.Random) -> str:
+    table = rng.choice(list(_TABLES))
+    label, number, _ = _TABLES[table]
+    return (
+        f"{rng.choice(_AGGREGATES)} {number} of {table} by {label} "
+        f"since {rng.randrange(2010, 2025)}, top {rng.choice((5, 10, 20, 50))}"
+    )
+
+
+def _support(rng: random.Random) -> str:
+    return (
+        f"I am {rng.choice(_NAMES)}. My order {rng.randrange(1_000, 9_999)}, "
+        f"a {rng.choice(_GOODS)}, {rng.choice(_FAULTS)}."
+    )
+
+
+def _json(rng: random.Random) -> str:
+    return (
+        f"{rng.choice(_NAMES)}, {rng.randrange(21, 64)}, is a {rng.choice(_JOBS)} in "
+        f"{rng.choice(_CITIES)} with {rng.randrange(2, 15)} years of experience."
+    )
+
+
+_MAKERS: dict[str, Callable[[random.Random], str]] = {
+    "sql": _sql,
+    "support": _support,
+    "json": _json,
+}
+
+
+def make_stream(per_domain: int, seed: int) -> list[Prompt]:
+    """``per_domain`` distinct prompts of each domain, domain after domain; a function of seed."""
+    prompts: list[Prompt] = []
+    for domain in DOMAINS:
+        rng = random.Random(f"{seed}-{domain}")
+        seen: set[str] = set()
+        while len(seen) < per_domain:
+            question = _MAKERS[domain](rng)
+            if question not in seen:
+                seen.add(question)
+                prompts.append(Prompt(len(prompts), domain, question))
+    return prompts
