@@ -20,6 +20,7 @@ class Detokenizer:
         self._fast = fast
         self._skip = skip_special_tokens
         self._window: list[int] = []  # tokens that still matter for what comes next
+        self._num_decided = 0  # first tokens of the window whose text is final
         self._shown = ""  # text of the window that was handed out
         self._num_held = 0
 
@@ -48,11 +49,15 @@ class Detokenizer:
         return fresh
 
     def _shrink(self) -> None:
-        """Keep the last token as context: some decoders strip a space at the very start."""
-        last = self._decode(self._window[-1:])
-        if last:
-            self._window = self._window[-1:]
-            self._shown = last
+        """Keep the tokens decided last as context: some decoders strip a space at the start.
+
+        They begin and end with whole characters, so they decode alike without what came before.
+        """
+        context = self._window[self._num_decided :]
+        text = self._decode(context)
+        if text:
+            self._window, self._shown = context, text
+        self._num_decided = len(self._window)
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._fast.decode(ids, skip_special_tokens=self._skip)

@@ -30,7 +30,7 @@ SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
-def read_spec(folder: Path, max_context_len: int, num_token_ids: int) -> ModelSpec:
+def read_spec(folder: Path, max_context_len: int) -> ModelSpec:
     """The spec of a checkpoint; raises ModelRefused with the reason if we cannot run it."""
     raw = _read_json(folder / "config.json")
     _check_architecture(folder, raw)
@@ -49,7 +49,7 @@ def read_spec(folder: Path, max_context_len: int, num_token_ids: int) -> ModelSp
         num_kv_heads=config.num_key_value_heads,
         head_dim=head_dim,
         vocab_size=config.vocab_size,
-        num_token_ids=min(num_token_ids, config.vocab_size),
+        num_token_ids=min(count_ids(read_tokenizer(folder)), config.vocab_size),
         norm_eps=config.rms_norm_eps,
         rope_inv_freq=tuple(rope.inv_freq.tolist()),
         rope_scale=float(rope.attention_scaling),
@@ -85,6 +85,12 @@ def read_tokenizer(folder: Path) -> Any:
     if not tokenizer.is_fast:
         raise ModelRefused(f"the tokenizer in {folder} has no tokenizer.json")
     return tokenizer
+
+
+def count_ids(tokenizer: Any) -> int:
+    """One more than the largest id that stands for a token."""
+    vocab: dict[str, int] = tokenizer.get_vocab()
+    return 1 + max(vocab.values())
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:

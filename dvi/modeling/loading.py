@@ -14,7 +14,6 @@ from dvi.config import ModelConfig
 from dvi.modeling.hf import read_spec, read_weights
 from dvi.modeling.spec import ModelRefused
 from dvi.modeling.target import TargetModel, make_target
-from dvi.modeling.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -36,8 +35,7 @@ def load_target(
     """
     if config.quantization != "none":
         raise ModelRefused(f"model.quantization={config.quantization} must be none")
-    tokenizer = Tokenizer.load(path)
-    spec = read_spec(path, max_context_len, tokenizer.num_ids)
+    spec = read_spec(path, max_context_len)
     source = exit_layer if block_layer is None else block_layer
     _check_layers(exit_layer, source, spec.num_layers)
     wanted = range(spec.num_layers) if layers == "all" else {*range(exit_layer), source}

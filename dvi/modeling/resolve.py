@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
 from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -21,6 +20,9 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+
+# The HTTP client that the hub library itself uses; its name differs between releases.
+from huggingface_hub.utils import httpx  # type: ignore[attr-defined]
 
 from dvi.config import ModelConfig
 from dvi.config.home import models_dir

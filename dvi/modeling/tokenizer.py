@@ -14,7 +14,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 
 from dvi.modeling.detokenizer import Detokenizer
-from dvi.modeling.hf import read_tokenizer
+from dvi.modeling.hf import count_ids, read_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Tokenizer:
         self._hf = hf
         self._fast = hf.backend_tokenizer
         self._settings = settings
-        self.num_ids = max(self._fast.get_vocab(with_added_tokens=True).values()) + 1
+        self.num_ids = count_ids(hf)
         self.end_token_ids = tuple(end_ids)
         self.special_ids = frozenset(hf.all_special_ids)
         self._byte_of = _byte_alphabet()
