@@ -55,8 +55,9 @@ def border_distance(row: Logits, params: SamplingParams, token_id: int) -> float
     if params.top_p < 1:
         distance = min(distance, _nucleus_distance(left, params, value))
     if params.min_p > 0:
-        border = float(row.max()) + params.temperature * math.log(params.min_p)
-        distance = min(distance, value - border)
+        others = np.delete(row, token_id)  # the top itself is dropped once another is far above it
+        top = float(others.max()) if others.size else -math.inf
+        distance = min(distance, value - top - params.temperature * math.log(params.min_p))
     return distance
 
 
@@ -69,21 +70,24 @@ def _step_distance(row: Logits, border: float, value: float) -> float:
 
 
 def _nucleus_distance(row: Logits, params: SamplingParams, value: float) -> float:
-    """An id is kept while the mass above it is less than ``top_p`` of all.
+    """An id is kept while the mass above it is less than ``top_p`` of all: odds(above) < odds(p).
 
-    Logits above it and the others moving apart by d change the odds of that mass by the factor
-    exp(d / T); an id that is not kept may also overtake the border by rank.
+    Logits above it and all others moving apart by d change these odds by the factor exp(d / T), and
+    ids within d of it change their side. So the distance is the least d at which both together
+    carry the odds across odds(p).
     """
     weights = masses(row, float(row.max()), params.temperature)
     above = float(weights[row > value].sum())
-    rest = float(weights[row <= value].sum())
-    if above == 0:
-        return math.inf
-    border = truncation_border(
-        row, SamplingParams(max_tokens=1, temperature=params.temperature, top_p=params.top_p)
-    )
-    if rest == 0:
-        return value - border
-    odds = math.log(params.top_p / (1 - params.top_p)) - math.log(above / rest)
-    distance = params.temperature * odds
-    return distance if value >= border else max(distance, value - border)
+    total = float(weights.sum())
+    kept = above < params.top_p * total
+    crossing = row <= value if kept else row > value
+    gaps = np.abs(row[crossing].astype(np.float64) - value)
+    order = gaps.argsort()[1:] if kept else gaps.argsort()  # the id itself is the first of gap 0
+    crossed = np.concatenate([[0.0], weights[crossing][order].cumsum()])
+    upper = np.maximum(above + crossed if kept else above - crossed, 0.0)
+    with np.errstate(divide="ignore"):
+        log_odds = np.log(upper) - np.log(np.maximum(total - upper, 0.0))
+    missing = params.temperature * (log_odds - math.log(params.top_p / (1 - params.top_p)))
+    needed = -missing if kept else missing
+    distance = float(np.maximum(np.concatenate([[0.0], gaps[order]]), needed).min())
+    return distance if kept else -distance
