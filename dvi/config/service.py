@@ -58,8 +58,13 @@ class BenchConfig:
     """`dvi bench`."""
 
     prompts: str | None = option(None, "JSONL file of prompts; null takes the built-in streams")
+    adapters: str | None = option(
+        None, "registry folder whose live version drafts; null is the untrained draft"
+    )
     num_prompts: int = option(8, "prompts a measurement", low=1)
     max_tokens: int = option(80, "tokens a prompt", low=1)
+    timed_steps: int = option(20, "decode steps timed for each way and batch size", low=1)
+    swaps: int = option(200, "exchanges of random adapters that are timed", low=1)
     repeats: int = option(3, "interleaved repeats; medians are reported", low=1)
 
 

@@ -84,6 +84,7 @@ def _with_absolute_paths(config: DviConfig) -> DviConfig:
     config.serving.api_key_file = _absolute(config.serving.api_key_file)
     config.serving.admin_key_file = _absolute(config.serving.admin_key_file)
     config.bench.prompts = _absolute(config.bench.prompts)
+    config.bench.adapters = _absolute(config.bench.adapters)
     model = Path(config.model.path).expanduser()
     if model.is_dir() and os.sep in config.model.path:
         config.model.path = str(model.absolute())
