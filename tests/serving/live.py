@@ -5,7 +5,9 @@ Owns the small config; knows no property.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import httpx
 import openai
 from prometheus_client.parser import text_string_to_metric_families
+from safetensors.torch import save_file
 
 from dvi.config import (
     DecodingConfig,
@@ -23,7 +26,10 @@ from dvi.config import (
     TrackingConfig,
     TrainerConfig,
 )
+from dvi.drafting.block import BlockDrafter
+from dvi.registry import ManifestFields, Registry
 from serving.server import Server, running_server, survey
+from tests.drafting.rows import random_tensors
 
 
 def tiny_config(model: Path, state: Path) -> DviConfig:
@@ -65,3 +71,32 @@ def live_server(config: DviConfig, run_dir: Path) -> Iterator[Live]:
         with httpx.Client(base_url=server.url, timeout=30) as http, client:
             yield Live(server, http, client)
             server.drain(5.0)
+
+
+def publish_random(live: Live, seed: int, *, scale: float = 1.0, promote: bool = True) -> int:
+    """A random version that fits the live draft, as the trainer would publish it."""
+    drafter = live.server.runtime.drafter
+    assert isinstance(drafter, BlockDrafter)
+    layout = drafter.branch.layout
+    tensors = random_tensors(layout, seed, scale)
+
+    def write(folder: Path) -> None:
+        save_file(tensors, folder / "adapter_model.safetensors")
+        config = {"alpha_pattern": layout.alphas()}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+
+    registry = Registry(live.server.plant.state / "adapters")
+    version = registry.publish(write, ManifestFields(drafter.base_fingerprint, layout.drafter))
+    if promote:
+        registry.promote(version, "test")
+    return version
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
+    """Whether it became true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

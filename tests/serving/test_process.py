@@ -1,0 +1,213 @@
+"""The server as a process: one line to start, signals, kills, a full disk, a trainer that dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dvi.config import DviConfig
+from dvi.registry import Registry
+from serving.http_server import bind
+from serving.main import serve
+from serving.state_folder import StateFolderBusy, locked_state_folder, user_key
+from tests.serving.live import tiny_config, wait_for
+from tests.serving.processes import Process, is_alive, limit_file_size, server_process
+
+PROMPT = "SELECT name FROM orders"
+
+
+def learning_config(model: Path, state: Path) -> DviConfig:
+    """A trainer that steps and publishes after very few traces."""
+    config = tiny_config(model, state)
+    trainer = replace(
+        config.trainer,
+        enabled=True,
+        batch_size=2,
+        warmup_steps=1,
+        publish_steps=1,
+        save_steps=1,
+        min_holdout_traces=1,
+        gate_margin=1.0,  # every finite candidate is promoted: the test is about the way, not alpha
+        poll_interval_s=0.05,
+    )
+    return replace(config, trainer=trainer)
+
+
+def ask(process: Process, **body: Any) -> dict[str, Any]:
+    answer = process.http.post(
+        "/v1/completions", json={"prompt": PROMPT, "max_tokens": 12, "ignore_eos": True} | body
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def steps(process: Process) -> float:
+    return process.metric("dvi_trainer_steps_total")
+
+
+def ask_until(process: Process, condition: Any, timeout_s: float = 90.0) -> bool:
+    """Send traffic until it is true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < deadline:
+        ask(process)
+        time.sleep(0.05)
+    return bool(condition())
+
+
+def test_learning_goes_on_through_kills_of_trainer_and_server(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    config = learning_config(tiny_model, tmp_path / "state")
+    with server_process(config, tmp_path / "one") as process:
+        assert "adapter version 0" in process.ready
+        assert str(tmp_path / "state" / "replay.sqlite") in process.ready
+        expected = ask(process, seed=7)["choices"]
+        assert ask_until(process, lambda: process.metric("dvi_adapter_version") >= 1)
+        first = process.trainer_pid()
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert wait_for(lambda: process.metric("dvi_trainer_up") == 0, 10)
+        assert ask(process, seed=7)["choices"] == expected
+        before = steps(process)
+        assert ask_until(
+            process, lambda: process.trainer_pid() != first and steps(process) > before
+        )
+        written = process.metric("dvi_traces_written_total")
+        second = process.trainer_pid()
+        assert second is not None
+        process.popen.kill()
+        process.popen.wait()
+        assert wait_for(lambda: not is_alive(second), 10)
+    in_service = Registry(tmp_path / "state" / "adapters").current()
+    assert in_service >= 1
+    with server_process(config, tmp_path / "two") as process:
+        assert f"adapter version {in_service} " in process.ready
+        assert process.metric("dvi_replay_rows") >= written
+        assert steps(process) >= before
+        assert ask(process, seed=7)["choices"] == expected
+        third = wait_for(lambda: process.metric("dvi_trainer_up") == 1)
+        assert third
+        pid = process.trainer_pid()
+        assert drain_while_answering(process) == 0
+        assert pid is None or not is_alive(pid)
+
+
+def drain_while_answering(process: Process) -> int:
+    """SIGTERM in the middle of a stream: the stream still ends well. Returns the exit status."""
+    body = {"prompt": PROMPT, "max_tokens": 150, "ignore_eos": True, "stream": True, "seed": 1}
+    with process.http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        process.popen.send_signal(signal.SIGTERM)
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason": "length"' in rest[-2]
+    return process.popen.wait(30)
+
+
+def test_a_full_disk_costs_traces_and_never_an_answer(tiny_model: Path, tmp_path: Path) -> None:
+    config = tiny_config(tiny_model, tmp_path / "state")
+    with server_process(config, tmp_path / "run", limit_file_size(200_000)) as process:
+        expected = ask(process, seed=3, max_tokens=60)["choices"]
+        name = "dvi_traces_dropped_total{store_error}"
+
+        def full() -> bool:
+            answers = [ask(process, seed=3, max_tokens=60)["choices"] for _ in range(4)]
+            assert answers == [expected] * 4
+            return process.metric(name) > 0
+
+        assert wait_for(full, 60)
+        assert process.http.get("/ready").status_code == 200
+        assert process.stop(signal.SIGINT) == 0
+
+
+@pytest.mark.slow
+def test_a_second_signal_stops_at_once(tiny_model: Path, tmp_path: Path) -> None:
+    config = learning_config(tiny_model, tmp_path / "state")
+    config.serving.drain_timeout_s = 60.0
+    config.serving.max_context_len = 2000
+    with server_process(config, tmp_path / "run") as process:
+        threading.Thread(target=lambda: ask_quietly(process), daemon=True).start()
+        assert wait_for(lambda: process.metric("dvi_running_requests") == 1)
+        process.popen.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert process.popen.poll() is None
+        assert process.http.get("/ready").status_code == 503
+        start_s = time.monotonic()
+        assert process.stop(signal.SIGINT) == 0
+        assert time.monotonic() - start_s < 2
+
+
+def ask_quietly(process: Process) -> None:
+    with suppress(httpx.TransportError):  # the connection dies with the server
+        ask(process, max_tokens=1900)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed: one line on stderr, nothing on stdout."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1, err
+    return err
+
+
+def test_a_taken_port_is_one_line_and_1_before_the_model_is_read(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        config = tiny_config(tiny_model, tmp_path / "state")
+        config.serving.port = taken.getsockname()[1]
+        start_s = time.monotonic()
+        assert serve(config, tmp_path) == 1
+        assert time.monotonic() - start_s < 1
+    assert f"serving.port={config.serving.port + 1}" in said(capsys)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_second_server_on_one_state_folder_is_one_line_and_1(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked_state_folder(tmp_path / "state"):
+        assert serve(tiny_config(tiny_model, tmp_path / "state"), tmp_path) == 1
+        assert str(tmp_path / "state") in said(capsys)
+        with pytest.raises(StateFolderBusy), locked_state_folder(tmp_path / "state"):
+            pass
+    with locked_state_folder(tmp_path / "state"):
+        pass
+
+
+def test_wrong_use_is_one_line_and_2(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for change, word in (
+        ({"host": "0.0.0.0"}, "DVI_API_KEY"),
+        ({"host": "0.0.0.0", "api_key": "k"}, "replay.log_content"),
+        ({"api_key_file": str(tmp_path / "none")}, "api_key_file"),
+    ):
+        config = tiny_config(tiny_model, tmp_path / "state")
+        config = replace(config, serving=replace(config.serving, **change))
+        assert serve(config, tmp_path) == 2
+        assert word in said(capsys)
+    config = tiny_config(tmp_path / "missing", tmp_path / "state")
+    assert serve(config, tmp_path) == 2
+    assert "missing" in said(capsys)
+
+
+def test_the_state_folder_and_its_key_are_the_owners_only(tmp_path: Path) -> None:
+    with locked_state_folder(tmp_path / "state") as folder:
+        key = user_key(folder)
+        assert user_key(folder) == key
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
+        (folder / "user_hash.key").write_bytes(b"short")
+        with pytest.raises(ValueError, match="user_hash"):
+            user_key(folder)
