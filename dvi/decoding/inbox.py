@@ -29,12 +29,11 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
-    """What the decode thread finds at the start of a step."""
+class Cancelled:
+    """What was cancelled since the decode thread last looked."""
 
-    joined: list[Ticket]  # in order of arrival, at most as many as rows were free
-    withdrawn: list[Ticket]  # cancelled while they waited
-    cancelled: frozenset[str]  # request ids; may name requests that run, or none
+    request_ids: frozenset[str]  # may name requests that run, or none
+    withdrawn: list[Ticket]  # those that were still waiting; they are out of the line
 
 
 class Inbox:
@@ -65,21 +64,25 @@ class Inbox:
             self._cancelled.add(request_id)
             self._changed.notify()
 
-    def take(self, num_free: int) -> Mail:
-        """Everything new since the last call; ``num_free`` rows can be given out now."""
+    def take_cancelled(self) -> Cancelled:
+        """Everything cancelled since the last call."""
         with self._changed:
-            cancelled = frozenset(self._cancelled)
+            request_ids = frozenset(self._cancelled)
             self._cancelled.clear()
             withdrawn: list[Ticket] = []
-            if cancelled:
-                withdrawn = [t for t in self._waiting if t.request.request_id in cancelled]
+            if request_ids:
+                withdrawn = [t for t in self._waiting if t.request.request_id in request_ids]
                 self._waiting = deque(
-                    t for t in self._waiting if t.request.request_id not in cancelled
+                    t for t in self._waiting if t.request.request_id not in request_ids
                 )
+            return Cancelled(request_ids, withdrawn)
+
+    def take_waiting(self, num_free: int) -> list[Ticket]:
+        """Those who get the ``num_free`` rows that are free now, in order of arrival."""
+        with self._changed:
             num_joined = min(num_free, len(self._waiting))
-            joined = [self._waiting.popleft() for _ in range(num_joined)]
             self._num_free = num_free - num_joined
-            return Mail(joined, withdrawn, cancelled)
+            return [self._waiting.popleft() for _ in range(num_joined)]
 
     def clear(self) -> list[Ticket]:
         """Take everyone who waits out of the line."""

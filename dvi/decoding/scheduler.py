@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dvi.decoding.delivery import Deliveries, Running
-from dvi.decoding.inbox import Inbox, Mail, Ticket
+from dvi.decoding.inbox import Cancelled, Inbox, Ticket
 from dvi.decoding.limits import EngineLimits
 from dvi.decoding.session import Session
 from dvi.decoding.stats import Ledger, Outcome
@@ -78,10 +78,9 @@ class Scheduler:
         self._batch = Batch([], [])
 
     def next_batch(self) -> Batch:
-        """Take the mail, then everyone who is on a row: a round each, or a share of the prefill."""
-        mail = self._inbox.take(len(self._free_rows))
-        self._end_cancelled(mail)
-        for ticket in mail.joined:
+        """Let go, let in, then take everyone on a row: for a round, or a share of the prefill."""
+        self._end_cancelled(self._inbox.take_cancelled())
+        for ticket in self._inbox.take_waiting(len(self._free_rows)):
             self._admit(ticket)
         sessions = self.sessions()
         rounds = [session for session in sessions if not session.num_prefill]
@@ -129,11 +128,11 @@ class Scheduler:
         """Sessions on a row, in order of arrival."""
         return [running.session for running in self._running.values()]
 
-    def _end_cancelled(self, mail: Mail) -> None:
-        for ticket in mail.withdrawn:
+    def _end_cancelled(self, cancelled: Cancelled) -> None:
+        for ticket in cancelled.withdrawn:
             self._refuse(ticket, FinishReason.CANCELLED, None)
         for running in list(self._running.values()):
-            if running.session.request.request_id in mail.cancelled:
+            if running.session.request.request_id in cancelled.request_ids:
                 self._drop(running, FinishReason.CANCELLED, None)
 
     def _admit(self, ticket: Ticket) -> None:
