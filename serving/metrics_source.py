@@ -93,7 +93,5 @@ class MetricsSource:
         )
 
     def text(self) -> bytes:
-        """The body of /metrics. Reads the store's size, so it may block."""
-        if self.traces is not None:
-            self.traces.refresh()
+        """The body of /metrics."""
         return render(self.snapshot())

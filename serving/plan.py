@@ -133,6 +133,12 @@ def make_plan(parsed: Parsed, model: ServedModel, request_id: str, arrived_s: fl
     sampling = _sampling(body, model, seed)
     is_chat = isinstance(body, ChatBody)
     prompts = _prompts(body, model)
+    num_choices = len(prompts) * (body.n or 1)
+    if num_choices > model.max_choices:
+        raise invalid(
+            f"{num_choices} choices in one request; this server takes {model.max_choices}.",
+            "prompt" if len(prompts) > 1 else "n",
+        )
     log = model.keep_content and options.log and body.store is not False
     requests = []
     for index, prompt in enumerate(prompts):

@@ -59,6 +59,9 @@ def _template_message(message: Message) -> dict[str, Any]:
 
 def chat_prompt(body: ChatBody, model: ServedModel) -> PromptIds:
     """The conversation through the model's own template."""
+    if "chat_template" in (body.chat_template_kwargs or {}):
+        name = "chat_template_kwargs.chat_template"
+        raise invalid(f"{name} is not supported: the template is the model's.", name)
     try:
         ids = model.tokenizer.apply_chat_template(
             [_template_message(message) for message in body.messages],

@@ -88,6 +88,7 @@ def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outle
         max_context_len=config.serving.max_context_len,
         num_token_ids=opened.engine.parts.target.spec.num_token_ids,
         max_draft_len=config.decoding.max_draft_len,
+        max_choices=config.serving.max_queue + config.serving.max_batch_size,
         system_fingerprint=opened.system_fingerprint,
         defaults=_sampling_defaults(opened),
         tokenizer=opened.tokenizer,

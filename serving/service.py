@@ -83,6 +83,7 @@ class ServedModel:
     max_context_len: int
     num_token_ids: int
     max_draft_len: int
+    max_choices: int  # of one request: what queue and rows hold together
     system_fingerprint: str
     defaults: SamplingDefaults
     tokenizer: PromptTokenizer

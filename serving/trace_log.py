@@ -1,7 +1,7 @@
 """Where finished traces go: the store's writer thread, or nowhere while the store cannot be opened.
 
-Owns the opening of the store and the counts of what became of each trace. A store that fails,
-at start or later, never reaches a user: traces are dropped and counted, opening is tried again.
+Owns the opening of the store and the counts of what became of each trace. A store that fails, at
+start or later, never reaches a user: traces are dropped and counted, opening is tried again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dvi.types import Trace
 
 logger = logging.getLogger(__name__)
 
+LOOK_INTERVAL_S = 1.0  # how old the sizes in /metrics may be, and how soon opening is tried again
+
 
 @dataclass(frozen=True, slots=True)
 class TraceLogView:
@@ -32,7 +34,7 @@ class TraceLogView:
 
 
 class TraceLog:
-    """One store for one server. ``offer`` from the decode thread; the rest from any thread."""
+    """One store for one server. ``offer`` from the decode thread, ``view`` from any thread."""
 
     def __init__(self, url: str, config: ReplayConfig, *, keep_content: bool) -> None:
         self._url = url
@@ -40,14 +42,17 @@ class TraceLog:
         self._keep_content = keep_content
         self._store: ReplayStore | None = None
         self._writer: TraceWriter | None = None
-        self._unopened_drops = 0
+        self._unopened_drops = 0  # written by the decode thread only
         self._rows = 0
         self._bytes = 0
         self._is_reachable = True
-        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trace-log", daemon=True)
 
     def __enter__(self) -> Self:
-        self.refresh()
+        if self._keep_content:
+            self._look()
+            self._thread.start()
         return self
 
     def __exit__(
@@ -57,6 +62,9 @@ class TraceLog:
         _trace: TracebackType | None,
     ) -> None:
         """Write what waits, then close the store."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
         if self._writer is not None:
             self._writer.close()
         if self._store is not None:
@@ -65,16 +73,24 @@ class TraceLog:
     def offer(self, trace: Trace) -> None:
         """Take one finished trace; never waits, never raises."""
         writer = self._writer
-        if writer is not None:
-            writer.offer(trace)
-            return
-        with self._lock:
+        if writer is None:
             self._unopened_drops += 1
+        else:
+            writer.offer(trace)
 
-    def refresh(self) -> None:
-        """Open the store if it is not, else read its size. May block; off the decode thread."""
-        if not self._keep_content:
-            return
+    def view(self) -> TraceLogView:
+        """Counts now and the sizes of the last look; never touches the store."""
+        counts = WriterCounts() if self._writer is None else self._writer.counts()
+        dropped = dict(counts.dropped)
+        dropped["store_error"] = dropped.get("store_error", 0) + self._unopened_drops
+        return TraceLogView(counts.written, dropped, self._rows, self._bytes)
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_INTERVAL_S):
+            self._look()
+
+    def _look(self) -> None:
+        """Open the store if it is not, and read its size. May block."""
         try:
             if self._store is None:
                 self._open()
@@ -87,13 +103,6 @@ class TraceLog:
             return
         self._is_reachable = True
         self._rows, self._bytes = stats.rows, stats.bytes
-
-    def view(self) -> TraceLogView:
-        """Counts now and the size at the last ``refresh``."""
-        counts = WriterCounts() if self._writer is None else self._writer.counts()
-        dropped = dict(counts.dropped)
-        dropped["store_error"] = dropped.get("store_error", 0) + self._unopened_drops
-        return TraceLogView(counts.written, dropped, self._rows, self._bytes)
 
     def _open(self) -> None:
         store = open_store(self._url, self._config)

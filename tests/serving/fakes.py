@@ -168,6 +168,7 @@ def fake_model(**changes: Any) -> ServedModel:
         max_context_len=200,
         num_token_ids=NUM_IDS,
         max_draft_len=MAX_DRAFT_LEN,
+        max_choices=12,
         system_fingerprint="fp_test",
         defaults=SamplingDefaults(),
         tokenizer=FakeTokenizer(),

@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import os
 import queue
-import resource
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,11 +73,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def limit_file_size(max_bytes: int) -> Callable[[], None]:
-    """For ``preexec_fn``: no file may grow beyond this, as on a full disk."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
-
-
 def _first_line(popen: subprocess.Popen[str]) -> str:
     assert popen.stdout is not None
     lines: queue.Queue[str] = queue.Queue()
@@ -87,9 +81,7 @@ def _first_line(popen: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def server_process(
-    config: DviConfig, folder: Path, preexec: Callable[[], None] | None = None
-) -> Iterator[Process]:
+def server_process(config: DviConfig, folder: Path) -> Iterator[Process]:
     """Start, wait until ready; at the end kill what still runs."""
     folder.mkdir(exist_ok=True)
     dump_config(config, folder / "config.json")
@@ -99,7 +91,6 @@ def server_process(
         stderr=(folder / "stderr.txt").open("a"),
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        preexec_fn=preexec,
     )
     try:
         ready = _first_line(popen)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,10 +249,35 @@ def test_a_store_that_cannot_be_opened_costs_traces_and_nothing_else(
         assert wait_for(lambda: live.metrics()["dvi_traces_dropped_total{store_error}"] == 1)
         (tmp_path / "file").unlink()
         (tmp_path / "file").mkdir()
-        # The next scrape opens it: nothing has to be restarted.
-        live.metrics()
-        complete(live, seed=2)
-        assert wait_for(lambda: live.metrics()["dvi_traces_written_total"] == 1)
+        # It is opened by itself: nothing has to be restarted.
+        assert wait_for(lambda: complete(live) and live.metrics()["dvi_traces_written_total"] > 0)
+
+
+@contextmanager
+def no_file_beyond(max_bytes: int) -> Iterator[None]:
+    """Every write past this size fails in this process, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_costs_traces_and_never_an_answer(tiny_model: Path, tmp_path: Path) -> None:
+    config = tiny_config(tiny_model, tmp_path / "state")
+    name = "dvi_traces_dropped_total{store_error}"
+    with no_file_beyond(150_000), live_server(config, tmp_path) as live:
+        expected = ids_of(complete(live, seed=3))
+        assert wait_for(
+            lambda: ids_of(complete(live, seed=3)) != expected or live.metrics()[name] > 0
+        )
+        assert ids_of(complete(live, seed=3)) == expected
+        assert live.http.get("/ready").status_code == 200
+        written = live.metrics()["dvi_traces_written_total"]
+        assert written > 0
+    with open_store(f"sqlite:///{tmp_path / 'state' / 'replay.sqlite'}", ReplayConfig()) as store:
+        assert len(store.read({}, 10_000)) >= written
 
 
 def test_without_content_nothing_is_stored_and_no_store_is_made(

@@ -15,12 +15,13 @@ import httpx
 import pytest
 
 from dvi.config import DviConfig
+from dvi.decoding.startup import NotDeterministic
 from dvi.registry import Registry
 from serving.http_server import bind
 from serving.main import serve
 from serving.state_folder import StateFolderBusy, locked_state_folder, user_key
 from tests.serving.live import tiny_config, wait_for
-from tests.serving.processes import Process, is_alive, limit_file_size, server_process
+from tests.serving.processes import Process, is_alive, server_process
 
 PROMPT = "SELECT name FROM orders"
 
@@ -114,22 +115,6 @@ def drain_while_answering(process: Process) -> int:
     return process.popen.wait(30)
 
 
-def test_a_full_disk_costs_traces_and_never_an_answer(tiny_model: Path, tmp_path: Path) -> None:
-    config = tiny_config(tiny_model, tmp_path / "state")
-    with server_process(config, tmp_path / "run", limit_file_size(200_000)) as process:
-        expected = ask(process, seed=3, max_tokens=60)["choices"]
-        name = "dvi_traces_dropped_total{store_error}"
-
-        def full() -> bool:
-            answers = [ask(process, seed=3, max_tokens=60)["choices"] for _ in range(4)]
-            assert answers == [expected] * 4
-            return process.metric(name) > 0
-
-        assert wait_for(full, 60)
-        assert process.http.get("/ready").status_code == 200
-        assert process.stop(signal.SIGINT) == 0
-
-
 @pytest.mark.slow
 def test_a_second_signal_stops_at_once(tiny_model: Path, tmp_path: Path) -> None:
     config = learning_config(tiny_model, tmp_path / "state")
@@ -200,6 +185,20 @@ def test_wrong_use_is_one_line_and_2(
     config = tiny_config(tmp_path / "missing", tmp_path / "state")
     assert serve(config, tmp_path) == 2
     assert "missing" in said(capsys)
+
+
+def test_a_machine_that_cannot_keep_determinism_is_one_line_and_1(
+    tiny_model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise NotDeterministic("decoding.deterministic=true cannot be kept")
+
+    monkeypatch.setattr("serving.server.build_runtime", refuse)
+    assert serve(tiny_config(tiny_model, tmp_path / "state"), tmp_path) == 1
+    assert "decoding.deterministic" in said(capsys)
 
 
 def test_the_state_folder_and_its_key_are_the_owners_only(tmp_path: Path) -> None:

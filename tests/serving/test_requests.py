@@ -183,6 +183,18 @@ def test_a_template_that_refuses_is_a_400(server: FakeServer) -> None:
     assert refusal(post(server, "/v1/chat/completions", body))[:2] == (400, "messages")
 
 
+def test_a_client_cannot_bring_its_own_template(server: FakeServer) -> None:
+    body = {"chat_template_kwargs": {"chat_template": "x"}}
+    answer = post(server, "/v1/chat/completions", body)
+    assert refusal(answer)[:2] == (400, "chat_template_kwargs.chat_template")
+
+
+def test_more_choices_than_could_ever_wait_are_a_400_and_no_429(server: FakeServer) -> None:
+    assert post(server, "/v1/completions", {"prompt": ["a"] * 6, "n": 2}).status_code == 200
+    answer = post(server, "/v1/completions", {"prompt": ["a"] * 7, "n": 2})
+    assert refusal(answer)[:2] == (400, "prompt")
+
+
 def test_text_parts_developer_and_template_arguments_reach_the_template(
     server: FakeServer,
 ) -> None:
