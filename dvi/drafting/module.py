@@ -172,6 +172,13 @@ class DraftModule(nn.Module):
 
         ``select`` holds (trace, index) pairs, traces ascending.
         """
-        picked = self.draft_block(hidden, positions, select)
-        logits = self.draft_head(self.draft_norm(picked))[:, : self.num_token_ids]
-        return cast(Tensor, logits.to(torch.promote_types(logits.dtype, torch.float32)))
+        return self.real_logits(self.draft_head(self.states(hidden, positions, select)))
+
+    def states(self, hidden: Tensor, positions: Tensor, select: Tensor) -> Tensor:
+        """[B, T, H], [B, T], [P, 2] -> [P, H]: what the head reads."""
+        return cast(Tensor, self.draft_norm(self.draft_block(hidden, positions, select)))
+
+    def real_logits(self, logits: Tensor) -> Tensor:
+        """Head outputs [P, head rows] -> [P, V], float32 or wider."""
+        real = logits[:, : self.num_token_ids]
+        return real.to(torch.promote_types(real.dtype, torch.float32))

@@ -165,3 +165,21 @@ def test_a_few_steps_teach_the_target_s_choices(kind):
         return again.accepted / again.judged
 
     assert live_alpha(lora.adapter_tensors(module)) > live_alpha(None) + 0.5
+
+
+@pytest.mark.parametrize("kind", ["block", "head"])
+def test_the_trainer_s_head_equals_peft_s_own_in_value_and_gradient(kind):
+    bench = make_bench(kind, build_target("tiny-rand", seed=8))
+    module = wrapped(bench)
+    hidden, positions, lengths = padded_batch(bench, [random_prompt(1, 12, 64)])
+    select = torch.tensor([(0, i) for i in range(12)])
+    params = [p for p in module.parameters() if p.requires_grad]
+
+    def value_and_gradients(logits):
+        loss = logits.log_softmax(-1)[:, :7].square().sum()
+        return [logits.detach(), *torch.autograd.grad(loss, params)]
+
+    ours = value_and_gradients(lora.draft_logits(module, hidden, positions, lengths, select))
+    theirs = value_and_gradients(module(hidden, positions, select))
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-10 * float(other.abs().max()))
