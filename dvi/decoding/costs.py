@@ -7,8 +7,8 @@ lengths a function of the requests alone (ARCHITECTURE, invariant 8).
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,12 +24,12 @@ from dvi.types import SamplingParams
 
 # Where a row is measured: some way into a context, as most rounds are.
 MEASURED_POSITION = 200
-REPEATS = 5  # after one unmeasured call; the median is kept
+REPEATS = 5  # after one unmeasured call each; the least is kept: what disturbs only ever adds
 
 
 @dataclass(frozen=True, slots=True)
 class CostProfile:
-    """Seconds at batch 1, medians."""
+    """Seconds at batch 1, undisturbed."""
 
     draft_len: int  # K the profile was made for
     draft_step_s: float  # one proposal
@@ -70,10 +70,13 @@ def measure_costs(
         draft_len=draft_len,
         params=SamplingParams(max_tokens=draft_len + 1, temperature=0.0),
     )
+    calls: list[Callable[[], object]] = [
+        lambda: forward(target, cache, 1),
+        lambda: forward(target, cache, draft_len + 1),
+        lambda: drafter.propose([request], cache) if draft_len else [],
+    ]
     with torch.inference_mode():
-        plain_s = time_call(lambda: forward(target, cache, 1), clock)
-        verify_s = time_call(lambda: forward(target, cache, draft_len + 1), clock)
-        draft_s = time_call(lambda: drafter.propose([request], cache), clock) if draft_len else 0.0
+        plain_s, verify_s, draft_s = time_calls(calls, clock)
     drafter.release(0)
     return CostProfile(draft_len, draft_s / max(draft_len, 1), plain_s, verify_s)
 
@@ -97,12 +100,13 @@ def forward(target: TargetModel, cache: KvCache, width: int) -> None:
     target.logits(plan.take(hidden))
 
 
-def time_call(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Median seconds of a call."""
-    call()
-    times = []
-    for _ in range(REPEATS):
-        start_s = clock()
-        call()
-        times.append(clock() - start_s)
-    return statistics.median(times)
+def time_calls(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
+    """Least seconds of each call, taken in turns so that a slow moment hits all alike."""
+    least_s = [math.inf] * len(calls)
+    for turn in range(REPEATS + 1):
+        for index, call in enumerate(calls):
+            start_s = clock()
+            call()
+            if turn:
+                least_s[index] = min(least_s[index], clock() - start_s)
+    return least_s
