@@ -6,7 +6,7 @@ Owns usage errors; does not check config keys, which the launch does.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections import deque
 from dataclasses import dataclass, field
 
 from dvi.cli.table import Command
@@ -57,34 +57,34 @@ def _is_override(word: str) -> bool:
     return word.startswith("~") or "=" in word
 
 
-def _next_value(flag: str, words: Iterator[str]) -> str:
-    value = next(words, None)
-    if value is None:
+def _flag_value(flag: str, given: str | None, words: deque[str]) -> str:
+    """The value of a known flag; takes it from the words where it is not behind `=`."""
+    if given is not None:
+        return given
+    if flag == "--info":  # its value may be left out, as in Hydra
+        return words.popleft() if words and words[0] in _INFO_CHOICES else "all"
+    if flag not in _WITH_VALUE:
+        return ""
+    if not words:
         raise UsageError(f"{flag} needs a value")
-    return value
+    return words.popleft()
 
 
 def sort_words(arguments: list[str], command: Command) -> Words:
     """Sort the arguments of a command. Raises UsageError for a flag it does not have."""
     found = Words()
-    words = iter(arguments)
-    for word in words:
+    words = deque(arguments)
+    while words:
+        word = words.popleft()
         if not word.startswith("-") or word == "-":
             (found.overrides if _is_override(word) else found.bare).append(word)
             continue
         name, equals, value = word.partition("=")
+        given = value if equals else None
         flag = _SHORT.get(name, name)
         if flag not in command.all_flags:
-            given = value if equals else next(words, None)
-            raise _unknown_flag(flag, given, command)
-        if flag in _WITH_VALUE and not equals:
-            value = _next_value(flag, words)
-        if flag == "--info" and not equals:
-            # Its value may be left out; a following choice word is its value, as in Hydra.
-            rest = list(words)
-            value = rest.pop(0) if rest and rest[0] in _INFO_CHOICES else "all"
-            words = iter(rest)
-        found.flags[flag] = value
+            raise _unknown_flag(flag, given or (words[0] if words else None), command)
+        found.flags[flag] = _flag_value(flag, given, words)
     return found
 
 

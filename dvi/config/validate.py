@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dvi.config.root import DviConfig
-from dvi.config.schema import Leaf, groups, leaves
+from dvi.config.schema import Leaf, leaves
 
 
 class ConfigError(ValueError):
@@ -47,7 +47,7 @@ def unknown_key(key: str) -> ConfigError:
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in data.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and (key in groups() or prefix):
+        if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{key}.")
         else:
             yield key, value

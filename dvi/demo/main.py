@@ -26,7 +26,7 @@ from dvi.demo.margin import margins
 from dvi.demo.page import identity_line, page, speed_line
 from dvi.demo.picture import save_png, svg
 from dvi.demo.report import Checked, Passes, all_identical, make_report, plain_speed_by_domain
-from dvi.demo.server import Server, ServerFailed, forwarded_overrides
+from dvi.demo.server import Server, ServerFailed, ending_in_order, forwarded_overrides
 from dvi.demo.stream import DOMAINS, Prompt, make_stream
 
 log = logging.getLogger(__name__)
@@ -168,8 +168,9 @@ def run_demo(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
     start_s = time.monotonic()
     run = _Run(config, make_stream(config.demo.prompts_per_domain, config.demo.seed))
     try:
-        passes = _serve_stream(run, run_dir / "server")
-        control = _control(run, run_dir / "control") if config.demo.control else []
+        with ending_in_order():
+            passes = _serve_stream(run, run_dir / "server")
+            control = _control(run, run_dir / "control") if config.demo.control else []
     finally:
         for name in ("server", "control"):  # throw-away state; the logs stay
             shutil.rmtree(run_dir / name / "state", ignore_errors=True)

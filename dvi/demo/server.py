@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -63,6 +64,17 @@ def free_port() -> int:
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The environment without keys and without the user's replay store."""
     return {name: value for name, value in env.items() if name not in _SECRETS}
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Inside, SIGTERM is KeyboardInterrupt: a server of ours must not outlive this process."""
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Server:

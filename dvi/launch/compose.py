@@ -14,6 +14,7 @@ from typing import Any
 from hydra import version
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -41,7 +42,8 @@ def hydra_for(request: LaunchRequest) -> Iterator[Hydra]:
         folder = Path(request.config_dir).expanduser().absolute()
         if not folder.is_dir():
             raise ConfigError(f"--config-dir {request.config_dir}: no such folder")
-        search_path.append("command-line", f"file://{folder}")
+        schema = SearchPathQuery(provider="schema")  # which must stay the last one
+        search_path.prepend("command-line", f"file://{folder}", anchor=schema)
     try:
         yield Hydra.create_main_hydra2(f"dvi-{request.command}", search_path)
     finally:

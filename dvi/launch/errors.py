@@ -9,28 +9,38 @@ import difflib
 import re
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    OmegaConfBaseException,
+    ValidationError,
+)
+from yaml import YAMLError
 
 from dvi.config.schema import leaves
 from dvi.config.secrets import mask
 from dvi.config.validate import ConfigError, unknown_key
 
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return mask(lines[0]) if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    # "In 'x': SomeError raised while composing config:" announces the line that says it.
+    line = lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    return mask(line)
 
 
 def _root_cause(error: BaseException) -> OmegaConfBaseException | None:
-    """The OmegaConf error deepest in the chain, which names the key."""
+    """The OmegaConf error deepest in the chain that names the key."""
     found = None
     current: BaseException | None = error
     while current is not None:
         if isinstance(current, OmegaConfBaseException) and current.full_key:
             found = current
-        current = current.__cause__
+        current = current.__cause__ or current.__context__
     return found
 
 
@@ -63,8 +73,10 @@ def explain(error: BaseException) -> ConfigError:
     if isinstance(error, OverrideParseException):
         # Hydra's second line is a grammar error; the override itself says more.
         return ConfigError(f"cannot read the override `{mask(error.override)}`: write key=value")
+    if isinstance(error, YAMLError):
+        return ConfigError(mask(" ".join(str(error).split())))
     cause = _root_cause(error)
-    if isinstance(cause, ConfigKeyError):
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return unknown_key(cause.full_key or "")
     if isinstance(cause, ValidationError):
         return _wrong_value(cause)
