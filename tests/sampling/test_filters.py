@@ -71,6 +71,12 @@ def test_ties_at_a_border_are_kept_together():
     assert kept_by_border(row, SamplingParams(1, top_p=0.6)) == {0, 1, 2, 3}
 
 
+def test_a_prefix_that_holds_exactly_top_p_is_enough():
+    row = np.array([0.0, -np.log(2), -np.log(2)])  # masses 1, 1/2, 1/2, exactly
+    assert kept_by_border(row, SamplingParams(1, top_p=0.5)) == {0}
+    assert kept_by_border(row, SamplingParams(1, top_p=0.5 + 1e-12)) == {0, 1, 2}
+
+
 def test_a_nucleus_wider_than_the_first_head_is_found():
     row = np.random.default_rng(0).normal(0, 0.1, 30_000).astype(np.float32)
     for top_p in (0.01, 0.5, 0.95):
