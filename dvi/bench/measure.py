@@ -10,6 +10,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from dvi.bench.prompts import Ids
 from dvi.bench.subject import Subject
 from dvi.decoding.batch import decode_batch
 from dvi.decoding.stats import Phase
@@ -91,11 +92,25 @@ def answer_speed(subject: Subject, way: Way, batch_size: int) -> AnswerSpeed:
     )
 
 
+def _batch(subject: Subject, batch_size: int) -> list[Ids]:
+    return [subject.prompts[i % len(subject.prompts)] for i in range(batch_size)]
+
+
+def tokens_needed(subject: Subject, batch_size: int, num_steps: int) -> int:
+    """Tokens a row may commit before ``num_steps`` steps of the whole batch have passed.
+
+    While the last prompts are read the first rows decode already, and every step may commit K + 1.
+    """
+    decoding = subject.config.decoding
+    chunk = min(decoding.prefill_chunk_len, decoding.shared_prefill_chunk_len)
+    filling = sum(-(-len(prompt) // chunk) for prompt in _batch(subject, batch_size))
+    return (filling + num_steps + 1) * (decoding.draft_len + 1)
+
+
 def _fill(subject: Subject, way: Way, batch_size: int, max_tokens: int) -> list[str]:
     """Put requests on rows until all of them decode; returns their ids."""
     names = []
-    for i in range(batch_size):
-        prompt = subject.prompts[i % len(subject.prompts)]
+    for i, prompt in enumerate(_batch(subject, batch_size)):
         request = subject.request(prompt, way.params(max_tokens, i), speculation=way.speculation)
         subject.engine.submit(request, lambda _: None)
         names.append(request.request_id)
@@ -114,9 +129,13 @@ def _empty(subject: Subject, names: list[str]) -> None:
 def step_ms(subject: Subject, way: Way, batch_size: int) -> float:
     """Median milliseconds of a step while ``batch_size`` requests are in rounds of full width."""
     steps = subject.config.bench.timed_steps
-    widest = subject.config.decoding.draft_len + 1
-    # Room for perfect acceptance in every step, and a full K in the last one.
-    names = _fill(subject, way, batch_size, (steps + 3) * widest * 2)
+    max_tokens = tokens_needed(subject, batch_size, steps)
+    longest = max(len(prompt) for prompt in subject.prompts) + max_tokens
+    if longest > subject.config.serving.max_context_len:
+        raise ValueError(
+            f"bench.timed_steps={steps} needs serving.max_context_len of {longest} or more"
+        )
+    names = _fill(subject, way, batch_size, max_tokens)
     times = []
     for _ in range(steps):
         start_s = time.perf_counter()

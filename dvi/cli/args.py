@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dvi.cli.table import Command
 from dvi.config.schema import leaves
-from dvi.launch.request import LaunchRequest
+from dvi.launch.request import LaunchRequest, quoted
 
 _WITH_VALUE = ("--cfg", "--config-dir", "--config-name", "--package")
 _SHORT = {
@@ -94,17 +94,12 @@ def _choice(flag: str, value: str | None, choices: tuple[str, ...]) -> str | Non
     return value
 
 
-def _model_override(word: str) -> str:
-    quoted = word.replace("\\", "\\\\").replace("'", "\\'")
-    return f"model.path='{quoted}'"
-
-
 def launch_request(words: Words, command: Command) -> LaunchRequest:
     """The request of a command that composes a config. Raises UsageError for a stray word."""
     bare = list(words.bare)
     overrides = list(words.overrides)
     if command.takes_model and bare:
-        overrides.insert(0, _model_override(bare.pop(0)))
+        overrides.insert(0, f"model.path={quoted(bare.pop(0))}")
     if bare:
         raise UsageError(f"what is {bare[0]!r}? usage: {command.usage}")
     flags = words.flags

@@ -22,6 +22,7 @@ import httpx
 from dvi.config import DviConfig
 from dvi.config.schema import leaves
 from dvi.config.validate import to_mapping
+from dvi.launch.request import quoted
 
 READY_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 40.0
@@ -33,11 +34,11 @@ class ServerFailed(RuntimeError):
     """The server did not come up or went away; one line."""
 
 
-def _quoted(value: object) -> str:
+def _override_value(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return quoted(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -50,7 +51,7 @@ def forwarded_overrides(config: DviConfig) -> list[str]:
         for part in leaf.key.split("."):
             value = value[part]
         if value != leaf.default and not leaf.key.startswith(_NOT_FORWARDED):
-            overrides.append(f"{leaf.key}={_quoted(value)}")
+            overrides.append(f"{leaf.key}={_override_value(value)}")
     return overrides
 
 
@@ -85,8 +86,8 @@ class Server:
         self._folder = folder
         own = [
             f"serving.port={self._port}",
-            f"state_dir={_quoted(str(folder / 'state'))}",
-            f"run.dir={_quoted(str(folder / 'serve'))}",
+            f"state_dir={quoted(str(folder / 'state'))}",
+            f"run.dir={quoted(str(folder / 'serve'))}",
             "replay.log_content=true",
             "tracking.kind=none",
         ]

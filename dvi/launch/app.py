@@ -24,14 +24,10 @@ from dvi.launch.compose import checked_overrides, compose, hydra_for, parse_over
 from dvi.launch.errors import HYDRA_ERRORS, explain
 from dvi.launch.folder import launch_rank, make_run_folder
 from dvi.launch.logs import set_up_logging
-from dvi.launch.request import LaunchRequest, Outcome, Task
+from dvi.launch.request import LaunchRequest, Outcome, Task, quoted
 from dvi.launch.secret_overrides import SplitOverrides, warn_and_export
 
 log = logging.getLogger(__name__)
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _write_hydra_files(folder: Path, composed: DictConfig) -> None:
@@ -106,7 +102,7 @@ def _run_once(request: LaunchRequest, hydra: Hydra, task: Task) -> int:
             return outcome.value
         return None
 
-    own = (f"hydra.run.dir={_quoted(folder)}", "hydra.output_subdir=null")
+    own = (f"hydra.run.dir={quoted(str(folder))}", "hydra.output_subdir=null")
     hydra.run(request.config_name, job, [*split.shown, *own], with_log_configuration=False)
     if failure.error is not None:
         raise failure.error
@@ -149,7 +145,7 @@ def _sweep(request: LaunchRequest, hydra: Hydra, task: Task) -> int:
         return outcome.value
 
     own = (
-        f"hydra.sweep.dir={_quoted(folder)}",
+        f"hydra.sweep.dir={quoted(str(folder))}",
         "hydra.sweep.subdir=${hydra.job.num}",
         "hydra.output_subdir=null",
     )

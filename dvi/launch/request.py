@@ -1,10 +1,11 @@
 """What a user asked a command to do, and what came of it.
 
-Owns two value types; imports no Hydra, so that the command line can build them at once.
+Owns two value types and the quoting of values; imports no Hydra, so that the command line can build them at once.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,3 +37,12 @@ class Outcome:
 
 
 Task = Callable[[DviConfig, Path], Outcome]  # config and run folder
+
+
+def quoted(text: str) -> str:
+    """The text as a value of an override, whatever is in it.
+
+    In Hydra's grammar a backslash escapes only before the closing quote or another quote.
+    """
+    escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
+    return f"'{escaped}'"

@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from dvi.config import DviConfig
 from dvi.config.secrets import MASK, SECRET_KEYS, has_password, mask
+from dvi.launch.request import quoted
 
 log = logging.getLogger(__name__)
 _INSTEAD = {"serving.api_key": "DVI_API_KEY", "replay.url": "DVI_REPLAY_URL"}
@@ -46,7 +47,7 @@ def split_secrets(overrides: Iterable[str]) -> SplitOverrides:
         key, value = found
         secrets[key] = value
         masked = MASK if key in SECRET_KEYS else mask(value)
-        shown.append(f"{text.partition('=')[0]}='{masked}'")
+        shown.append(f"{text.partition('=')[0]}={quoted(masked)}")
     return SplitOverrides(tuple(shown), secrets)
 
 

@@ -1,0 +1,194 @@
+"""Streams, sums, comparisons and reports of the demo, without a server."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from dvi.config import DviConfig
+from dvi.demo.answers import Answer, pass_speed, split_blocks
+from dvi.demo.compare import compare
+from dvi.demo.page import page
+from dvi.demo.picture import svg
+from dvi.demo.report import Checked, Passes, all_identical, make_report
+from dvi.demo.server import child_environment, forwarded_overrides
+from dvi.demo.stream import DOMAINS, make_stream
+from dvi.launch.compose import compose_config
+from dvi.launch.request import LaunchRequest
+from tests.demo.answers import make_answer
+
+
+def test_the_stream_is_a_function_of_its_seed_and_drifts_domain_by_domain() -> None:
+    stream = make_stream(40, 0)
+    assert stream == make_stream(40, 0)
+    assert stream != make_stream(40, 1)
+    assert [prompt.domain for prompt in stream] == [d for d in DOMAINS for _ in range(40)]
+    assert [prompt.index for prompt in stream] == list(range(120))
+    assert len({prompt.question for prompt in stream}) == 120
+
+
+def test_a_longer_stream_starts_with_the_shorter_one() -> None:
+    short, long = make_stream(10, 3), make_stream(20, 3)
+    for domain in DOMAINS:
+        questions = [p.question for p in long if p.domain == domain]
+        assert [p.question for p in short if p.domain == domain] == questions[:10]
+
+
+def test_blocks_sum_ten_answers_and_never_span_two_domains() -> None:
+    answers = [make_answer(i, domain="sql" if i < 15 else "json") for i in range(30)]
+    blocks = split_blocks(answers)
+    assert [(b.domain, b.first, b.last) for b in blocks] == [
+        ("sql", 0, 9),
+        ("sql", 10, 14),
+        ("json", 15, 24),
+        ("json", 25, 29),
+    ]
+    assert blocks[0].acceptance_rate == 10 / 20
+    assert blocks[0].tokens_per_round == 30 / 20
+    # Answers end one a second: ten take ten seconds.
+    assert [b.seconds for b in blocks] == [10.0, 5.0, 10.0, 5.0]
+    assert blocks[1].tokens_per_s == 15 / 5
+
+
+def test_blocks_do_not_depend_on_the_order_of_arrival() -> None:
+    answers = [make_answer(i) for i in range(20)]
+    assert split_blocks(answers[::-1]) == split_blocks(answers)
+
+
+def test_rates_are_none_where_nothing_was_proposed() -> None:
+    (block,) = split_blocks([make_answer(0, judged=0, accepted=0)])
+    assert block.acceptance_rate is None
+
+
+def test_speed_is_all_tokens_over_the_wall_time_of_the_pass() -> None:
+    answers = [make_answer(0, finished_s=2.0), make_answer(1, (1, 2, 3, 4, 5), finished_s=4.0)]
+    assert pass_speed(answers) == 8 / 4
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "position", "ids"),
+    [
+        ((1, 2, 3), (1, 9, 3), 1, (2, 9)),
+        ((1, 2), (1, 2, 3), 2, (None, 3)),
+        ((1, 2, 3), (1, 2), 2, (3, None)),
+        ((5,), (6,), 0, (5, 6)),
+    ],
+)
+def test_a_difference_is_found_at_its_first_token(
+    ours: tuple[int, ...],
+    theirs: tuple[int, ...],
+    position: int,
+    ids: tuple[int | None, int | None],
+) -> None:
+    result = compare(
+        [make_answer(0), make_answer(1, ours)], [make_answer(1, theirs), make_answer(0)]
+    )
+    (found,) = result.divergences
+    assert (result.compared, result.identical) == (2, 1)
+    assert (found.index, found.position, (found.served_id, found.plain_id)) == (1, position, ids)
+    assert found.prefix_ids == (7, 8, *ours[:position])
+
+
+def test_answers_to_different_prompts_are_not_identical() -> None:
+    other = replace(make_answer(0), prompt_ids=(7, 9))
+    assert compare([make_answer(0)], [other]).identical == 0
+
+
+def _passes(*, control: bool) -> Passes:
+    def one_pass(alpha: int) -> list[Answer]:
+        return [
+            make_answer(
+                20 * d + i,
+                domain=domain,
+                judged=10,
+                accepted=min(10, alpha * (1 + i // 10)),
+                versions=(i // 10, i // 10),
+            )
+            for d, domain in enumerate(DOMAINS)
+            for i in range(20)
+        ]
+
+    served = one_pass(4)
+    return Passes(
+        served=served,
+        plain=served,
+        sampled=served[:3],
+        sampled_plain=served[:3],
+        speed_sample=[make_answer(20 * d + 19, domain=name) for d, name in enumerate(DOMAINS)],
+        control=one_pass(0) if control else (),
+    )
+
+
+ABOUT = {
+    "model": "<b>m</b>",
+    "drafter": "block",
+    "mode": "deterministic",
+    "system_fingerprint": "fp",
+    "seconds": 1.0,
+    "created": "now",
+}
+
+
+def _report(passes: Passes) -> dict[str, object]:
+    greedy = Checked(compare(passes.served, passes.plain), ())
+    return make_report(ABOUT, passes, greedy, greedy)
+
+
+def test_the_report_gives_each_domains_gain_over_the_untrained_draft() -> None:
+    report = make_report(
+        ABOUT,
+        _passes(control=True),
+        Checked(compare([], []), ()),
+        Checked(compare([], []), ()),
+    )
+    assert [row["domain"] for row in report["domains"]] == list(DOMAINS)
+    for row in report["domains"]:
+        assert row["alpha_first_ten"] == 0.4
+        assert row["alpha_last_ten"] == 0.8
+        assert row["alpha_gain_over_untrained"] == 0.8  # the control stays at 0
+    assert all_identical(report)
+    json.dumps(report, allow_nan=False)
+
+
+def test_one_different_answer_is_enough_to_fail() -> None:
+    passes = _passes(control=False)
+    other = [replace(answer, token_ids=(1, 2)) for answer in passes.plain[:1]]
+    checked = Checked(compare(passes.served, [*other, *passes.plain[1:]]), (1e-4,))
+    report = make_report(ABOUT, passes, Checked(compare([], []), ()), checked)
+    assert not all_identical(report)
+    assert report["identity"]["sampled"]["divergences"][0]["margin"] == 1e-4
+
+
+def test_the_page_loads_nothing_and_escapes_text() -> None:
+    report = _report(_passes(control=True))
+    text = page(report, svg(report))
+    assert "<b>m</b>" not in text
+    # Name spaces of the SVG and its licence note are names, not loads.
+    loads = re.findall(r"(?:src|href)=[\"']?(?!#)[^\"'> ]+", text)
+    assert [item for item in loads if "xmlns" not in item and "purl.org" not in item] == []
+    assert "<script" not in text
+
+
+def test_the_picture_of_one_report_is_always_the_same() -> None:
+    report = _report(_passes(control=False))
+    assert svg(report) == svg(report)
+
+
+def test_the_servers_overrides_compose_to_what_the_user_asked_for() -> None:
+    config = DviConfig(state_dir="/users/state")
+    config.model.path = "it's \\ here"
+    config.drafter.block_layer, config.trainer.learning_rate = 7, 1e-3
+    config.decoding.adaptive = False
+    config.serving.api_key = "a-key"
+    config.replay.url = "sqlite:///users.sqlite"
+    overrides = forwarded_overrides(config)
+    composed = compose_config(LaunchRequest("serve", tuple(overrides)))
+    assert (composed.model, composed.drafter) == (config.model, config.drafter)
+    assert (composed.trainer, composed.decoding) == (config.trainer, config.decoding)
+    # Never the user's own state, store or keys.
+    assert (composed.state_dir, composed.replay.url, composed.serving.api_key) == (None, None, None)
+    env = {"DVI_REPLAY_URL": "x", "DVI_API_KEY": "x", "DVI_ADMIN_KEY": "x", "PATH": "p"}
+    assert child_environment(env) == {"PATH": "p"}
