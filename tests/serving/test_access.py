@@ -37,6 +37,8 @@ def test_without_the_key_everything_but_health_is_a_401(keyed: FakeServer) -> No
         for headers in (
             {},
             bearer("gamma"),
+            bearer("alph"),
+            bearer("alphaa"),
             {"authorization": "Basic alpha"},
             {"authorization": "Bearer"},
         ):
