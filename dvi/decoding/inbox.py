@@ -16,7 +16,7 @@ Deliver = Callable[[Delta], None]
 
 
 class QueueFull(Exception):
-    """As many choices wait as are allowed to; nothing of the request was taken."""
+    """As many choices wait as are allowed to, or the engine stops; nothing was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Inbox:
         self._num_free = num_rows
         self._waiting: deque[Ticket] = deque()
         self._cancelled: set[str] = set()
+        self._closed = False
         self._changed = threading.Condition()
 
     def put(self, tickets: Sequence[Ticket]) -> None:
@@ -52,6 +53,8 @@ class Inbox:
         Requests that a free row will take in the next step do not count as waiting.
         """
         with self._changed:
+            if self._closed:
+                raise QueueFull("the server is stopping")
             room = self._max_queue + self._num_free - len(self._waiting)
             if len(tickets) > room:
                 raise QueueFull(f"{self._max_queue} requests are waiting already")
@@ -84,9 +87,10 @@ class Inbox:
             self._num_free = num_free - num_joined
             return [self._waiting.popleft() for _ in range(num_joined)]
 
-    def clear(self) -> list[Ticket]:
-        """Take everyone who waits out of the line."""
+    def close(self) -> list[Ticket]:
+        """Let nobody in any more; returns everyone who was waiting."""
         with self._changed:
+            self._closed = True
             waiting = list(self._waiting)
             self._waiting.clear()
             return waiting

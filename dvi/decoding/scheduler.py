@@ -6,16 +6,20 @@ Owns rows and running sessions; does not know how tokens are proposed, verified 
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dvi.decoding.delivery import Deliveries, Running
+from dvi.decoding.faults import FAULTS
 from dvi.decoding.inbox import Cancelled, Inbox, Ticket
 from dvi.decoding.limits import EngineLimits
 from dvi.decoding.session import Session
 from dvi.decoding.stats import Ledger, Outcome
 from dvi.decoding.verdict import Commit
 from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +122,11 @@ class Scheduler:
         return StepReport(0, 0, 0, len(failed))
 
     def close(self, error: str) -> None:
-        """End everyone, running or waiting, with FAILED."""
+        """End everyone, running or waiting, with FAILED; later requests are refused."""
+        for ticket in self._inbox.close():
+            self._refuse(ticket, FinishReason.FAILED, error)
         for running in list(self._running.values()):
             self._drop(running, FinishReason.FAILED, error)
-        for ticket in self._inbox.clear():
-            self._refuse(ticket, FinishReason.FAILED, error)
 
     def sessions(self) -> list[Session]:
         """Sessions on a row, in order of arrival."""
@@ -136,8 +140,14 @@ class Scheduler:
                 self._drop(running, FinishReason.CANCELLED, None)
 
     def _admit(self, ticket: Ticket) -> None:
+        try:
+            session = self._make_session(ticket.request, self._free_rows[0])
+        except FAULTS as fault:  # a decoder that cannot be made must not leave the caller waiting
+            logger.exception("request not admitted")
+            self._refuse(ticket, FinishReason.FAILED, f"not admitted: {type(fault).__name__}")
+            return
         row = heapq.heappop(self._free_rows)
-        self._running[row] = Running(ticket, self._make_session(ticket.request, row))
+        self._running[row] = Running(ticket, session)
         self._ledger.book_admission(len(ticket.request.prompt_ids))
         self._deliveries.admitted(ticket)
 

@@ -5,6 +5,7 @@ Owns no assertion; does not know serving, stores or files.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,7 @@ from dvi.modeling.plan import Plan, Segment
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter
 from dvi.sampling import ChoicePoint, choose
-from dvi.types import DecodeRequest, SamplingParams, Source, Trace
+from dvi.types import DecodeRequest, Delta, FinishReason, SamplingParams, Source, Trace
 from tests.drafting.rows import config_for, make_adapter, random_tensors
 
 torch.set_num_threads(1)  # tiny products; more threads only wait for each other
@@ -64,6 +65,19 @@ class LetterDecoder:
     def flush(self) -> str:
         """What is shown of half a character."""
         return "?" if self._open else ""
+
+
+class Received:
+    """A receiver that keeps the deltas of each request."""
+
+    def __init__(self) -> None:
+        self.deltas: dict[str, list[Delta]] = defaultdict(list)
+
+    def __call__(self, delta: Delta) -> None:
+        self.deltas[delta.request_id].append(delta)
+
+    def reason(self, name: str) -> FinishReason | None:
+        return self.deltas[name][-1].finish_reason if self.deltas[name] else None
 
 
 class Ticks:

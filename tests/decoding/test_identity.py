@@ -150,9 +150,19 @@ def test_prefill_chunks_do_not_move_an_answer(chunk_len):
 
 
 def test_answers_do_not_depend_on_neighbours_that_join_leave_and_are_cancelled():
+    check_neighbours(seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 30))
+def test_answers_do_not_depend_on_neighbours_for_twenty_random_histories(seed):
+    check_neighbours(seed)
+
+
+def check_neighbours(seed: int) -> None:
+    print(f"seed {seed}")
     target = build_target("tiny-mix", seed=6)
-    rng = random.Random(3)
-    print("seed 3")
+    rng = random.Random(seed)
     requests = draw_requests(rng, 8, 1) + draw_requests(rng, 8, 0)
     requests = [
         make_request(f"n{index}", one.prompt_ids, **{
@@ -174,7 +184,7 @@ def test_answers_do_not_depend_on_neighbours_that_join_leave_and_are_cancelled()
             cancelled.add(victim)
         worked = rig.engine.step().worked
     finished = [one for one in requests if one.request_id not in cancelled]
-    assert 4 <= len(finished) < 16
+    assert 2 <= len(finished) < 16
     for request in requests:
         whole = reference_tokens(target, request)
         got = tuple(answers[request.request_id])

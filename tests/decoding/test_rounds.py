@@ -66,7 +66,7 @@ def test_alpha_of_a_perfect_draft_is_exactly_one(kind, drafter, changes, draft_l
         make_request(
             f"r{n}",
             random_prompt(n, 1 + 11 * n, 64),
-            max_tokens=60 - 7 * n,
+            max_tokens=40 - 5 * n,
             temperature=n % 2 * 1.0,
             top_k=4,
             seed=n,
@@ -94,7 +94,7 @@ def test_a_perfect_draft_stays_perfect_after_rejects_memory_rounds_and_empty_rou
         make_request(
             f"r{n}",
             random_prompt(n, 20 * n + 1, 64),
-            max_tokens=70,
+            max_tokens=45,
             temperature=1.0,
             top_k=4,
             seed=n,
