@@ -1,6 +1,7 @@
 """What a user asked a command to do, and what came of it.
 
-Owns two value types and the quoting of values; imports no Hydra, so that the command line can build them at once.
+Owns two value types and the quoting of values; imports no Hydra, so that the command line can
+build requests at once.
 """
 
 from __future__ import annotations

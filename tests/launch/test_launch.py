@@ -14,10 +14,10 @@ import pytest
 from dvi.config import DviConfig
 from dvi.config.validate import ConfigError
 from dvi.launch.app import run_app
-from dvi.launch.compose import compose_config
+from dvi.launch.compose import compose_config, parse_overrides
 from dvi.launch.folder import make_run_folder
 from dvi.launch.logs import LineFormatter
-from dvi.launch.request import LaunchRequest, Outcome
+from dvi.launch.request import LaunchRequest, Outcome, quoted
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +160,12 @@ def test_log_lines_are_one_line_and_masked_in_both_formats() -> None:
         assert "pw" not in shown
     assert "\n" not in text
     assert (row["level"], row["logger"]) == ("info", "dvi.x")
+
+
+@pytest.mark.parametrize(
+    "value", ["it's", "back\\slash", "end\\", "both\\'", "\\\\'\\", "a=b,c", "null", "1", "[x]", ""]
+)
+def test_quoting_brings_any_text_through_hydras_grammar(value: str) -> None:
+    (override,) = parse_overrides([f"model.path={quoted(value)}"])
+    assert str(override.value()) == value
+    assert compose_config(_request(f"model.path={quoted(value)}")).model.path == value
