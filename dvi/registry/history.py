@@ -63,8 +63,7 @@ def service_stack(events: Iterable[Event]) -> list[int]:
     stack: list[int] = []
     for event in events:
         if event.act is Act.PROMOTE:
-            if stack[-1:] != [event.version]:
-                stack.append(event.version)
+            stack.append(event.version)
         elif event.act is Act.ROLLBACK:
             stack = _after_rollback(stack, event)
     return stack

@@ -119,7 +119,8 @@ class Registry:
 
     def versions(self) -> list[Manifest]:
         """Manifests of all whole versions, oldest first; broken folders are left out."""
-        return [self.manifest(number) for number in self._numbers() if self._is_whole(number)]
+        manifests = (self._manifest_if_whole(number) for number in self._numbers())
+        return [manifest for manifest in manifests if manifest is not None]
 
     def manifest(self, version: int) -> Manifest:
         """The manifest of ``version``; RegistryError when it is not there or not whole."""
@@ -177,13 +178,14 @@ class Registry:
 
     def _is_whole(self, version: int) -> bool:
         """Whether ``version`` can be put into service as far as names say; 0 always can."""
-        if version == 0:
-            return True
+        return version == 0 or self._manifest_if_whole(version) is not None
+
+    def _manifest_if_whole(self, version: int) -> Manifest | None:
+        """One look: between two a version could be pruned."""
         try:
-            self.manifest(version)
+            return self.manifest(version)
         except RegistryError:
-            return False
-        return True
+            return None
 
     def _numbers(self) -> list[int]:
         """Numbers of all version folders, ascending, whole or not."""
@@ -211,6 +213,6 @@ class Registry:
         events = self.history()
         live = self.current()
         needed = {live, *rollback_targets(events)[:1], *numbers[-self._keep_versions :]}
-        if live and self._is_whole(live):
-            needed.add(self.manifest(live).parent)
+        if live and (manifest := self._manifest_if_whole(live)):
+            needed.add(manifest.parent)
         return [self._folder(number) for number in numbers if number not in needed]

@@ -87,6 +87,17 @@ def test_rollback_goes_to_the_version_in_service_before(tmp_path: Path) -> None:
     assert registry.rollback("worse") == 0
 
 
+def test_a_version_that_was_rolled_back_is_not_returned_to_from_further_down(
+    tmp_path: Path,
+) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 2)
+    for version in (1, 2, 1):
+        registry.promote(version, "better")
+    assert registry.rollback("worse") == 2
+    assert registry.rollback("worse") == 0  # 1 was in service before 2, but was rolled back since
+
+
 def test_promoting_the_live_version_again_changes_no_rollback(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     publish(registry, 2)
