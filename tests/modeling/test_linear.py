@@ -47,6 +47,19 @@ def test_fast_products_of_few_rows_are_plain() -> None:
     assert torch.equal(linear(x), torch.nn.functional.linear(x, weight))
 
 
+def test_canonical_bits_of_a_row_do_not_depend_on_the_others() -> None:
+    if choose_packing(torch.float32, CPU, deterministic=True) is Packing.PLAIN:
+        return
+    generator = torch.Generator().manual_seed(3)
+    for inputs, outputs in ((576, 960), (576, 3072), (1536, 576)):
+        linear = Linear(torch.randn(outputs, inputs, generator=generator), None, Packing.CANONICAL)
+        x = torch.randn(40, inputs, generator=generator)
+        want = linear(x)
+        for num_rows in (1, 2, 5, 9, 33):
+            assert torch.equal(linear(x[:num_rows]), want[:num_rows])
+            assert torch.equal(linear(x[40 - num_rows :]), want[40 - num_rows :])
+
+
 def test_weight_stays_readable_and_unchanged() -> None:
     weight = torch.randn(16, 8, generator=torch.Generator().manual_seed(2))
     copy = weight.clone()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
+from dvi.modeling.layer import LayerWeights
 from dvi.modeling.plan import Segment
+from dvi.modeling.target import make_target
 from tests.modeling.helpers import decode_in_widths, forward, random_ids, whole_cache
-from tests.rigs import KINDS, build_target
+from tests.rigs import KINDS, build_target, random_weights
 
 IDS = random_ids(30, 64)
 
@@ -78,14 +82,17 @@ def test_logits_are_the_projection_of_the_normed_state() -> None:
 
 
 def test_layer_weights_are_the_ones_put_in() -> None:
-    first, second = build_target(seed=4, qkv_bias=True), build_target(seed=4, qkv_bias=True)
-    weights = first.layer_weights(1)
-    assert weights.q.shape == (32, 32)
-    assert weights.k.shape == weights.v.shape == (16, 32)
-    assert weights.gate.shape == weights.up.shape == (48, 32)
-    assert torch.equal(weights.v, second.layer_weights(1).v)
-    assert not torch.equal(weights.v, first.layer_weights(2).v)
-    assert not any(t.requires_grad for t in (weights.q, first.head, first.embedding))
+    spec = build_target(qkv_bias=True, qk_norm=True).spec
+    weights = random_weights(spec, 4, torch.float64, 2, 1.0)
+    model = make_target(weights, spec, 2, deterministic=False)
+    for index in range(spec.num_layers):
+        for name in LayerWeights.__slots__:
+            want = operator.attrgetter(name)(weights.layers[index])
+            got = operator.attrgetter(name)(model.layer_weights(index))
+            assert got is None if want is None else torch.equal(got, want), name
+            assert want is None or not got.requires_grad
+    assert model.head is weights.head
+    assert model.final_norm is weights.final_norm
 
 
 def test_forward_leaves_the_weights_alone() -> None:
