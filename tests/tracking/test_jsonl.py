@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,38 @@ def test_two_processes_share_the_file_across_rotations(tmp_path: Path) -> None:
     for start in (1000, 2000):
         steps = [one["train/step"] for one in rows if one["train/step"] // 1000 == start // 1000]
         assert steps == list(range(start, start + 200))
+
+
+def test_a_row_waits_for_the_line_of_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    writing = threading.Thread(target=JsonlSink(path, max_bytes=1 << 16).write, args=(row(1),))
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        writing.start()
+        writing.join(0.2)
+        assert writing.is_alive()
+        assert path.stat().st_size == 0
+    writing.join(5)
+    assert len(rows_of(path)) == 1
+
+
+def test_a_row_goes_to_the_new_file_when_another_process_rotates_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonlSink(path, max_bytes=1 << 16)
+    sink.write(row(1))
+    real_flock = fcntl.flock
+
+    def rotate_first(descriptor: int, kind: int) -> None:
+        monkeypatch.setattr("dvi.tracking.jsonl.fcntl.flock", real_flock)
+        path.rename(tmp_path / "metrics.jsonl.1")
+        real_flock(descriptor, kind)
+
+    monkeypatch.setattr("dvi.tracking.jsonl.fcntl.flock", rotate_first)
+    sink.write(row(2))
+    assert [one["train/step"] for one in rows_of(path)] == [2]
+    assert [one["train/step"] for one in rows_of(tmp_path / "metrics.jsonl.1")] == [1]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "none"])

@@ -13,7 +13,7 @@ import pytest
 from dvi.tracking.wandb_names import artifact_name, group_id, kept_id, mask
 
 PROGRAM = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 from dvi.config import TrackingConfig
 from dvi.tracking import make_tracker
@@ -24,11 +24,15 @@ folder.mkdir(parents=True, exist_ok=True)
 (folder / "adapter_model.safetensors").write_bytes(b"weights" * 10)
 config = {"model": {"path": "hub/smol model"}, "drafter": {"kind": "block"},
           "serving": {"api_key": "KEYMARK"}, "replay": {"url": "postgresql://u:PASSMARK@db/x"}}
-print("CONSOLEMARK")
 tracker = make_tracker(TrackingConfig(kind="wandb"), state, "serve", config)
 for i in range(5):
     tracker.log("serve", {"tokens": i, "drift/alpha_fast": 0.25})
 tracker.artifact(12, folder)
+deadline = time.monotonic() + 10
+while not list(state.glob("wandb/*run-*/*.wandb")) and time.monotonic() < deadline:
+    time.sleep(0.02)
+time.sleep(0.5)  # the run is there; now it would hear the console
+print("CONSOLEMARK")
 tracker.close()
 print(json.dumps(dict(tracker.gauges())))
 """
