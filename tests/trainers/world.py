@@ -75,10 +75,12 @@ def prompt_of(seed: int, length: int = 5) -> tuple[int, ...]:
 class LiveDraft:
     """Decodes one request at a time with a drafter, as an engine of batch 1 would."""
 
-    def __init__(self, target: TargetModel, draft_len: int = 3) -> None:
+    def __init__(
+        self, target: TargetModel, draft_len: int = 3, config: DrafterConfig = DRAFTER
+    ) -> None:
         self.target = target
         self.draft_len = draft_len
-        self.drafter: Drafter = make_drafter(DRAFTER, target, 1, 256, BASE)
+        self.drafter: Drafter = make_drafter(config, target, 1, 256, BASE)
         self.cache = target.new_cache(target.spec.num_layers, 1, 256)
 
     def decode(self, name: str, prompt: Sequence[int], params: SamplingParams) -> Trace:
