@@ -87,10 +87,7 @@ def _num_top(trace: Trace) -> int:
 def decode(request_id: str, domain: str, user_hash: str, content: Content) -> Trace:
     """The trace that ``encode`` was given; arrays are fresh and writable."""
     header: dict[str, Any] = json.loads(content.header)
-    sampling: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in header["sampling"].items()
-    }
+    sampling: dict[str, Any] = {name: _tuples(value) for name, value in header["sampling"].items()}
     num_top = int(header["num_top"])
     return Trace(
         request_id=request_id,
@@ -107,6 +104,11 @@ def decode(request_id: str, domain: str, user_hash: str, content: Content) -> Tr
         user_hash=user_hash,
         created_s=header["created_s"],
     )
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples they were, at every depth."""
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
 
 
 def _ints(blob: bytes) -> NDArray[np.int32]:

@@ -146,7 +146,7 @@ class ReplayStore:
         with self._database.writing() as connection:
             deleted = evict_where(connection, selected(selection))
             surplus = self._surplus_bytes(connection)
-        overwritten = self._database.checkpoint()
+        overwritten = self._empty_log()
         self._tidy(surplus)
         return PurgeResult(rows=deleted, overwritten=overwritten)
 
@@ -190,14 +190,24 @@ class ReplayStore:
         """Empty a long log; give surplus free pages back, after the log with their zeros."""
         if surplus_bytes <= 0 and not self._database.storage.log_is_long():
             return
-        if self._database.checkpoint() and surplus_bytes > 0:
-            self._database.release_free_pages(surplus_bytes)
-            self._database.checkpoint()
+        if self._empty_log() and surplus_bytes > 0:
+            try:
+                self._database.release_free_pages(surplus_bytes)
+            except ReplayStoreError:
+                return  # the next append finds the surplus again
+            self._empty_log()
+
+    def _empty_log(self) -> bool:
+        """Whether the log is empty now; an error here must not pass for one of the last commit."""
+        try:
+            return self._database.checkpoint()
+        except ReplayStoreError:
+            return False
 
     def _require_disk(self, num_bytes: int) -> None:
         """Refuse to let a log grow that somebody's long read keeps from being emptied."""
         storage = self._database.storage
-        if not storage.log_is_long() or self._database.checkpoint():
+        if not storage.log_is_long() or self._empty_log():
             return
         # New rows stand in the log once, and so do the zeros over the rows they push out.
         if storage.file_bytes() + 2 * num_bytes > self._share(FILE_SHARE):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from sqlalchemy import event
 
 from dvi.replay import AppendResult, ReplayStore, ReplayStoreError, TraceWriter
 from dvi.types import Trace
@@ -148,6 +150,44 @@ def test_a_locked_database_delays_and_loses_nothing(
                 wait_until(lambda: "locked" in writer.counts().last_error)
             wait_until(lambda: writer.counts().written == 1)
         assert sum(writer.counts().dropped.values()) == 0
+
+
+def limit_pages(store: ReplayStore, limit: list[int]) -> None:
+    """From now on the store's connections answer as on a disk with ``limit[0]`` pages."""
+
+    @event.listens_for(store._database.engine, "checkout")
+    def on_checkout(connection: sqlite3.Connection, *_args: object) -> None:
+        connection.execute(f"PRAGMA max_page_count={limit[0]}")
+
+
+def test_a_full_disk_delays_is_counted_and_is_survived(tmp_path: Path) -> None:
+    with make_store(tmp_path) as store:
+        limit = [40]  # 160 KB: the tables and three traces of 22 KB, not ten
+        limit_pages(store, limit)
+        writer = TraceWriter(store, small_config())
+        for i in range(10):
+            writer.offer(make_trace(f"{i}", 40))
+        with writer:
+            wait_until(lambda: "full" in writer.counts().last_error)
+            assert store.stats().rows == 0  # a batch is there as a whole or not at all
+            limit[0] = 1 << 20
+            wait_until(lambda: writer.counts().written == 10)
+        assert [row.key.seq for row in store.read({}, 99)] == list(range(1, 11))
+        assert sum(writer.counts().dropped.values()) == 0
+
+
+def test_a_failing_checkpoint_does_not_undo_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> bool:
+        raise OSError("input/output error")
+
+    monkeypatch.setattr("dvi.replay.sqlite.SqliteFile.checkpoint", refuse)
+    with make_store(tmp_path) as store:
+        # 30 traces of 22 KB are beyond the log's limit, so a checkpoint is tried.
+        result = store.append("a", [make_trace(f"{i}", 40) for i in range(30)])
+        assert result == AppendResult(written=30, duplicates=0)
+        assert store.stats().rows == 30
 
 
 def test_a_batch_stays_small_against_the_store() -> None:
