@@ -91,7 +91,7 @@ class Server:
             "replay.log_content=true",
             "tracking.kind=none",
         ]
-        self._command = [sys.executable, "-m", "dvi", "serve", *overrides, *own]
+        self._command = [sys.executable, "-m", "dvi.demo.child", "serve", *overrides, *own]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -10,7 +10,11 @@ from pathlib import Path
 
 
 def run_dvi(
-    *words: str, home: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    *words: str,
+    home: Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:
     """The finished process; DVI_HOME is a folder of the test's own."""
     names = ("DVI_API_KEY", "DVI_ADMIN_KEY", "DVI_REPLAY_URL", "HYDRA_FULL_ERROR")
@@ -19,7 +23,7 @@ def run_dvi(
         [sys.executable, "-m", "dvi", *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
         cwd=cwd,
         env={**clean, "DVI_HOME": str(home), "NO_COLOR": "1", **(env or {})},

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +29,7 @@ def test_a_demo_ends_with_every_answer_identical_and_a_report(tmp_path: Path) ->
         "trainer.batch_size=2",
         "--json",
         home=home,
+        timeout_s=280.0,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -38,3 +43,36 @@ def test_a_demo_ends_with_every_answer_identical_and_a_report(tmp_path: Path) ->
     assert (home / "demo" / "report.html").stat().st_size > 1000
     assert not (home / "state").exists()
     assert list((home / "runs" / "demo").glob("*/*/state")) == []
+
+
+@pytest.mark.slow
+def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        return  # only there does the kernel end a child with its parent
+    model, home = tmp_path / "model", tmp_path / "home"
+    make_model_folder(model)
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "dvi", "demo", f"model.path={model}"],
+        env={**os.environ, "DVI_HOME": str(home)},
+        stderr=subprocess.DEVNULL,
+    )
+    server = _wait_for_child(demo.pid)
+    demo.kill()
+    demo.wait()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{server}").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not Path(f"/proc/{server}").exists()
+
+
+def _wait_for_child(parent: int) -> int:
+    """The process id of the demo's server, once it has become `dvi serve`."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for task in Path(f"/proc/{parent}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+                if "serve" in words and "dvi" in words:
+                    return int(child)
+        time.sleep(0.2)
+    raise AssertionError("the demo started no server")
