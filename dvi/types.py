@@ -34,7 +34,7 @@ class FinishReason(StrEnum):
 class SamplingParams:
     """Everything but the prompt and the target that decides the tokens of one choice."""
 
-    max_tokens: int  # >= 1
+    max_tokens: int  # >= 1, or 0 where only the prompt's log-probabilities are wanted
     temperature: float = 1.0  # 0 is greedy
     top_k: int = 0  # 0 keeps all ids
     top_p: float = 1.0  # 1 keeps all ids
@@ -47,6 +47,23 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    presence_penalty: float = 0.0  # 0 is off; over the output so far
+    frequency_penalty: float = 0.0  # 0 is off; over the output so far
+    repetition_penalty: float = 1.0  # > 0, 1 is off; over prompt and output so far
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added logit), each id once
+    min_tokens: int = 0  # no end token and no stop token id before so many output tokens
+    logprobs: int | None = None  # top alternatives a token; 0: only the token's own; None: none
+    prompt_logprobs: int | None = None  # the same for the prompt: needs a pass over all of it
+    grammar: str | None = None  # llguidance grammar in the serialized form that LLMatcher takes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Raw log-probability of a token under the target: before temperature, penalties and masks."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # likeliest (id, logprob), descending; as many as asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +79,9 @@ class DecodeRequest:
     domain: str = ""
     user_hash: str = ""
     arrived_s: float = 0.0  # monotonic clock
+    deadline_s: float | None = None  # monotonic clock; then CANCELLED with error "timeout"
+    prediction_ids: tuple[int, ...] = ()  # what the client expects to read; proposals only
+    scope: str = ""  # tenant: who may share memory and prefixes with whom
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,4 +171,7 @@ class Delta:
     finish_reason: FinishReason | None = None
     counts: AcceptanceCounts | None = None  # with finish_reason
     adapter_versions: tuple[int, int] = (0, 0)  # first and last version that drafted
-    error: str | None = None  # with FinishReason.FAILED
+    error: str | None = None  # with FinishReason.FAILED, or "timeout" with CANCELLED
+    logprobs: tuple[TokenLogprob, ...] = ()  # one a token, where asked for
+    # In the first delta of a request that asked: one a prompt token, None for the first.
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
