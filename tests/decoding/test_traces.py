@@ -111,7 +111,7 @@ def test_only_answered_requests_that_may_be_logged_leave_a_trace():
     rig = make_rig(target, "head")
     silent = dataclasses.replace(make_request("silent", (1, 2)), log=False)
     reasons = {}
-    for request in (silent, make_request("kept", (1, 2)), make_request("gone", (1, 2))):
+    for request in (make_request("gone", (1, 2)), silent, make_request("kept", (1, 2))):
         rig.engine.submit(request, lambda d: reasons.update({d.request_id: d.finish_reason}))
     rig.engine.step()
     rig.engine.step()
@@ -124,7 +124,7 @@ def test_only_answered_requests_that_may_be_logged_leave_a_trace():
         "gone": FinishReason.CANCELLED,
     }
     assert [trace.request_id for trace in rig.traces] == ["kept"]
-    # A later request on the freed row starts a trace of its own.
+    # A later request on the cancelled one's row, the lowest, starts a trace of its own.
     decode_batch(rig.engine, [make_request("next", (5, 6), max_tokens=9)])
     assert len(rig.traces[1].top_ids) == len(rig.traces[1].output_ids) == 9
 
