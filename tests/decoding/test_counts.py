@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import pytest
+
 from dvi.decoding import (
     EngineLimits,
     Outcome,
@@ -104,6 +106,10 @@ def test_observers_hear_of_every_wait_delivery_and_end():
     assert len(calls["inter_token"]) == num_rounds - 6
     later = sum(tokens for _, tokens in calls["inter_token"])
     assert 0 < later < 60
+    # The gaps of a request add up to the time from its first delivery to its last.
+    gaps_s = sum(seconds * tokens for seconds, tokens in calls["inter_token"])
+    spans_s = sum(s for (s,) in calls["request_done"]) - sum(s for (s,) in calls["first_token"])
+    assert gaps_s == pytest.approx(spans_s)
     rates = sorted(rate for (rate,) in calls["request_acceptance"])
     assert rates == sorted(result.counts.acceptance_rate() for result in results)
     for (queued,), (first,), (done,) in zip(
