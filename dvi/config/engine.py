@@ -28,7 +28,9 @@ class ModelConfig:
 class DrafterConfig:
     """The draft branch. Every kind reads only what it needs."""
 
-    kind: str = option("block", "who proposes tokens", choices=("block", "head", "none"))
+    kind: str = option(
+        "auto", "who proposes tokens", choices=("auto", "block", "head", "memory", "none")
+    )
     exit_layer: int = option(2, "k, number of shallow layers under the draft", low=1)
     block_layer: int | None = option(
         None, "target layer that the draft block copies; null is layer k"
@@ -41,6 +43,16 @@ class DrafterConfig:
     head_lora_rank: int = option(16, "LoRA rank on the output head", low=1)
     head_lora_alpha: float = option(16.0, "LoRA alpha on the output head", low=0)
     draft_vocab_size: int | None = option(None, "rows of the draft head; null is all rows", low=1)
+    memory_scope: str | None = option(
+        None,
+        "whose served answers the memory reads; null: global with at most one API key, else user",
+        choices=("request", "user", "global", "off"),
+    )
+    memory_max_tokens: int = option(
+        200_000, "tokens of served answers remembered, some 0.4 KB each; the oldest leave", low=1
+    )
+    memory_min_match: int = option(1, "shortest end of the text that is looked up", low=1, high=8)
+    memory_max_match: int = option(16, "longest end of the text that is compared", low=1, high=64)
 
 
 @dataclass
@@ -55,7 +67,9 @@ class DecodingConfig:
         None, "acceptance from which drafting pays; null measures it at start", low=0, high=1
     )
     verification: str = option(
-        "coupled", "coupled: answers do not depend on the draft", choices=("coupled",)
+        "coupled",
+        "coupled: answers do not depend on the draft; rejection: only their distribution does not",
+        choices=("coupled", "rejection"),
     )
     deterministic: bool = option(
         False, "canonical forwards only: equal bits for any batch, width and chunking"

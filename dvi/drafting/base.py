@@ -6,22 +6,59 @@ Letters: N tokens of one ragged pass, H hidden width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
+from dvi.sampling.noise import Purpose
 from dvi.types import SamplingParams, Source
 
 if TYPE_CHECKING:
     from dvi.modeling.cache import KvCache
     from dvi.modeling.plan import Plan
     from dvi.registry.manifest import Adapter
+    from dvi.sampling.filters import Logits
 
 
 class AdapterRefused(ValueError):
     """A published version that this drafter must not load; the message is one line."""
+
+
+# (index of the newest proposal, its raw log-probability at T = 1) -> whether to propose another.
+GoesOn = Callable[[int, float], bool]
+
+
+class Match(NamedTuple):
+    """What speaks for one proposal of a memory."""
+
+    length: int  # tokens before it that were seen before in this order
+    agreed: int  # occurrences that went on with this token
+    total: int  # all occurrences looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The text of a request as far as a memory may read it."""
+
+    tokens: Sequence[int]  # prompt + output so far: the session's own list, it only grows
+    prediction_ids: tuple[int, ...] = ()
+    scope: str = ""
+
+
+class DraftRules(Protocol):
+    """What a request does to logits before a token is chosen; stands after ``token``.
+
+    A neural drafter applies it to every row it draws from and walks it along its proposals; the
+    caller walks it back.
+    """
+
+    def apply(self, row: Logits) -> bool:
+        """Process one row [V] in place; False where no token can stand here any more."""
+
+    def advance(self, token_id: int) -> bool:
+        """The next row follows ``token_id``; False where nothing may follow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +74,28 @@ class DraftRequest:
     token: int
     draft_len: int  # proposals wanted; 0 proposes nothing
     params: SamplingParams
+    context: Context | None = None  # None where no memory is asked
+    goes_on: GoesOn | None = None  # None: always, up to draft_len
+    rules: DraftRules | None = None  # None: raw logits decide
+    # CHOICE: agree with the target under its own noise. PROPOSAL: draw exactly from the draft's
+    # distribution and return the logits; a token that was drawn must not be dropped again.
+    purpose: Purpose = Purpose.CHOICE
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens proposed for positions ``position + 1 ..`` of one request."""
+    """Tokens proposed for positions ``position + 1 ..`` of one request.
+
+    Letters: K proposals, V vocabulary of the target.
+    """
 
     ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # raw draft log-probability of each id at T = 1; as long as ids
+    logprobs: tuple[float, ...]  # raw draft log-probability of each id at T = 1; none in MEMORY
     source: Source  # TARGET when ids is empty
     adapter_version: int
+    matches: tuple[Match, ...] = ()  # one an id; MEMORY only
+    # [K, V] processed logits that each id was drawn from (purpose PROPOSAL); None: one-hot
+    draft_logits: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +106,8 @@ class DraftWeights:
     """
 
     adapter_version: int  # 0 is the untrained draft
+    # Teacher-forced acceptance on held-out traces, published with the version; None if unknown.
+    expected_acceptance: float | None = field(default=None, kw_only=True)
 
 
 class Drafter(Protocol):
@@ -73,6 +124,10 @@ class Drafter(Protocol):
     @property
     def adapter_version(self) -> int:
         """Version of the weights in use."""
+
+    @property
+    def expected_acceptance(self) -> float | None:
+        """What was published of the weights in use."""
 
     def observe(self, hidden: Tensor, plan: Plan) -> None:
         """Take the shallow states [N, H] of a prefill chunk or verify pass, padding included.

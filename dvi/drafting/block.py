@@ -17,7 +17,7 @@ from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
 from dvi.drafting.branch import DraftBranch, DrafterRoom, copy_layer
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
 from dvi.drafting.readout import Readout, chain, make_readout
-from dvi.drafting.version import checked_tensors
+from dvi.drafting.version import checked_tensors, published_acceptance
 from dvi.modeling.cache import KvCache
 from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer, write_kv
 from dvi.modeling.plan import Plan
@@ -129,6 +129,11 @@ class BlockDrafter:
         """Version of the weights in use."""
         return self.weights.adapter_version
 
+    @property
+    def expected_acceptance(self) -> float | None:
+        """See Drafter."""
+        return self.weights.expected_acceptance
+
     def observe(self, hidden: Tensor, plan: Plan) -> None:
         """Write the keys and values of every position of the pass, whoever proposed it."""
         write_kv(self.weights.layer, hidden, plan, self.cache, 0)
@@ -156,6 +161,7 @@ class BlockDrafter:
                 merged_block(self.branch, tensors), self.target.spec, self.target.packing
             ),
             readout=make_readout(self.branch, tensors),
+            expected_acceptance=published_acceptance(adapter),
         )
 
     def load(self, weights: DraftWeights) -> None:

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dvi.config import DrafterConfig
+from dvi.drafting.auto import make_auto_drafter
 from dvi.drafting.base import Drafter
 from dvi.drafting.block import block_branch, make_block_drafter
 from dvi.drafting.branch import DraftBranch, DrafterRoom
 from dvi.drafting.head import head_branch, make_head_drafter
+from dvi.drafting.memory import make_memory_drafter
 from dvi.drafting.none import make_no_drafter
 from dvi.modeling.target import TargetModel
 
@@ -26,8 +28,10 @@ class DrafterKind:
 
 
 DRAFTERS = {
+    "auto": DrafterKind(make_auto_drafter, block_branch),
     "block": DrafterKind(make_block_drafter, block_branch),
     "head": DrafterKind(make_head_drafter, head_branch),
+    "memory": DrafterKind(make_memory_drafter, None),
     "none": DrafterKind(make_no_drafter, None),
 }
 
@@ -66,8 +70,8 @@ def check_config(config: DrafterConfig, target: TargetModel) -> None:
     """Raise ValueError where the config names what this target or this version lacks."""
     if config.kind not in DRAFTERS:
         raise ValueError(f"drafter={config.kind} is none of {', '.join(DRAFTERS)}")
-    if config.kind == "none":
-        return
+    if DRAFTERS[config.kind].branch is None:
+        return  # reads nothing of the target
     if config.exit_layer != target.exit_layer:
         raise ValueError(
             f"drafter.exit_layer={config.exit_layer}, but the target is split at "

@@ -16,7 +16,7 @@ from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
 from dvi.drafting.branch import DraftBranch, DrafterRoom
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
 from dvi.drafting.readout import Readout, chain, make_readout
-from dvi.drafting.version import checked_tensors
+from dvi.drafting.version import checked_tensors, published_acceptance
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.modeling.target import TargetModel
@@ -63,6 +63,11 @@ class HeadDrafter:
         """Version of the weights in use."""
         return self.weights.adapter_version
 
+    @property
+    def expected_acceptance(self) -> float | None:
+        """See Drafter."""
+        return self.weights.expected_acceptance
+
     def observe(self, hidden: Tensor, plan: Plan) -> None:
         """Nothing to keep: a state is read in the step that makes it."""
 
@@ -81,7 +86,11 @@ class HeadDrafter:
         if adapter is None:
             return HeadWeights(0, make_readout(self.branch, None))
         tensors = checked_tensors(adapter, self.branch.layout, self.base_fingerprint)
-        return HeadWeights(adapter.version, make_readout(self.branch, tensors))
+        return HeadWeights(
+            adapter.version,
+            make_readout(self.branch, tensors),
+            expected_acceptance=published_acceptance(adapter),
+        )
 
     def load(self, weights: DraftWeights) -> None:
         """See Drafter."""

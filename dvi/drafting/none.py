@@ -24,6 +24,7 @@ class NoDrafter:
 
     kind = "none"
     adapter_version = 0
+    expected_acceptance = None
 
     def observe(self, hidden: Tensor, plan: Plan) -> None:
         """Nothing to keep."""

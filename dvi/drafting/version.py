@@ -13,6 +13,8 @@ from dvi.drafting.base import AdapterRefused
 from dvi.drafting.layout import DraftLayout
 from dvi.registry.manifest import Adapter
 
+PUBLISHED_ACCEPTANCE = "candidate_agreement"  # in the metrics of a manifest
+
 
 def checked_tensors(
     adapter: Adapter, layout: DraftLayout, base_fingerprint: str
@@ -31,3 +33,9 @@ def checked_tensors(
         raise AdapterRefused(f"version {version} has alphas {alphas}, expected {layout.alphas()}")
     layout.check(adapter.tensors)
     return adapter.tensors
+
+
+def published_acceptance(adapter: Adapter | None) -> float | None:
+    """Share of held-out positions at which this version agreed with the target, as its publisher
+    measured it with teacher forcing; None where none was published."""
+    return None if adapter is None else adapter.manifest.metrics.get(PUBLISHED_ACCEPTANCE)

@@ -43,7 +43,7 @@ def test_none_proposes_nothing_and_takes_no_adapter():
     [
         ({"exit_layer": 3}, "drafter.exit_layer=3.*split at 2"),
         ({"block_layer": 4}, r"drafter.block_layer=4 must lie in 0\.\.3"),
-        ({"kind": "blok"}, "drafter=blok is none of block, head, none"),
+        ({"kind": "blok"}, "drafter=blok is none of auto, block, head, memory, none"),
         ({"draft_vocab_size": 16}, "drafter.draft_vocab_size=16"),
     ],
 )

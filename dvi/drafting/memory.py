@@ -1,0 +1,220 @@
+"""``drafter=memory``: what followed the same words before, in this request or in what was served.
+
+Owns the memory of each row and the rule that turns matches into proposals; needs no target and no
+weights. Does not know which matches are worth verifying: it says what speaks for each proposal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from dvi.config import DrafterConfig
+from dvi.drafting.base import (
+    AdapterRefused,
+    Context,
+    DraftRequest,
+    DraftWeights,
+    Match,
+    Proposal,
+)
+from dvi.drafting.branch import DrafterRoom
+from dvi.drafting.ngrams import END, NgramIndex
+from dvi.drafting.served import ServedText
+from dvi.modeling.cache import KvCache
+from dvi.modeling.plan import Plan
+from dvi.modeling.target import TargetModel
+from dvi.registry.manifest import Adapter
+from dvi.sampling.choice import ChoicePoint, point_noise
+from dvi.types import SamplingParams, Source
+
+NOTHING = Proposal((), (), Source.TARGET, 0)
+
+
+@dataclass(slots=True)
+class Follower:
+    """One earlier occurrence, read on token by token."""
+
+    index: NgramIndex
+    place: int  # of the token that followed
+
+
+@dataclass(slots=True)
+class RowText:
+    """The request on one row: what the client expects, then prompt and output."""
+
+    index: NgramIndex
+    num_indexed: int = 0  # tokens of the request
+
+
+def index_orders(min_match: int, max_match: int) -> tuple[int, ...]:
+    """Lengths of n-gram that have a table: doubling, since a match is lengthened by comparing."""
+    orders = [min_match]
+    while orders[-1] * 2 <= min(max_match, 8):
+        orders.append(orders[-1] * 2)
+    return tuple(orders)
+
+
+def make_memory_drafter(
+    config: DrafterConfig,
+    target: TargetModel,  # noqa: ARG001
+    room: DrafterRoom,  # noqa: ARG001
+) -> MemoryDrafter:
+    """An empty memory. Raises ValueError for lengths that contradict each other."""
+    if config.memory_min_match > config.memory_max_match:
+        raise ValueError(
+            f"drafter.memory_min_match={config.memory_min_match} must not be above "
+            f"drafter.memory_max_match={config.memory_max_match}"
+        )
+    return MemoryDrafter(config)
+
+
+class MemoryDrafter:
+    """Longest match proposes. The decode thread calls everything but ``remember`` and ``forget``.
+
+    A request reads its own text, and what was served to its scope: ``request`` and ``off`` read
+    nothing served, ``global`` reads all, ``user`` (and null) what the request's own scope was
+    served. ``off`` proposes nothing at all.
+    """
+
+    kind = "memory"
+    adapter_version = 0
+    expected_acceptance = None
+
+    def __init__(self, config: DrafterConfig) -> None:
+        self._orders = index_orders(config.memory_min_match, config.memory_max_match)
+        self._max_match = config.memory_max_match
+        self._scope = config.memory_scope
+        self.served = ServedText(self._orders, config.memory_max_tokens, self._max_match)
+        self._rows: dict[int, RowText] = {}
+
+    def remember(self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str) -> None:
+        """Learn a finished answer, for requests of its scope only. Any thread."""
+        if self._scope not in ("request", "off") and output_ids:
+            self.served.remember(prompt_ids, output_ids, self._shared(scope))
+
+    def forget(self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str) -> None:
+        """Erase an answer that must not be kept. Any thread; done in turn as rounds go by."""
+        self.served.forget(prompt_ids, output_ids, self._shared(scope))
+
+    def observe(self, hidden: Tensor, plan: Plan) -> None:
+        """Nothing to keep: a memory reads tokens."""
+
+    def propose(self, requests: Sequence[DraftRequest], cache: KvCache) -> list[Proposal]:  # noqa: ARG002
+        """See Drafter."""
+        return self.recall(requests)
+
+    def recall(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+        """What a memory proposes, without logprobs; costs microseconds and touches no cache."""
+        if self._scope == "off":
+            return [NOTHING for _ in requests]
+        self.served.take_in()
+        return [self._recall(request) for request in requests]
+
+    def prepare(self, adapter: Adapter | None) -> DraftWeights:
+        """Version 0; any other is refused."""
+        if adapter is not None:
+            raise AdapterRefused(f"drafter=memory takes no adapter, got version {adapter.version}")
+        return DraftWeights(0)
+
+    def load(self, weights: DraftWeights) -> None:
+        """Nothing to exchange."""
+
+    def release(self, row: int) -> None:
+        """Forget the request of this row."""
+        self._rows.pop(row, None)
+
+    def _shared(self, scope: str) -> str:
+        return "" if self._scope == "global" else scope
+
+    def _recall(self, request: DraftRequest) -> Proposal:
+        if request.context is None or not request.draft_len:
+            return NOTHING
+        text = self._read(request.row, request.context)
+        followers, length = self._followers(text, request.context)
+        ids, matches = follow(followers, length, request, text.index)
+        return Proposal(ids, (), Source.MEMORY, 0, matches) if ids else NOTHING
+
+    def _read(self, row: int, context: Context) -> RowText:
+        """The row's index, with all tokens committed since."""
+        text = self._rows.get(row)
+        if text is None:
+            text = self._rows[row] = RowText(NgramIndex(self._orders))
+            if context.prediction_ids:
+                before = context.tokens[-self._max_match :]
+                text.index.extend([*before, *context.prediction_ids], len(before))
+                text.index.close()
+        text.index.extend(context.tokens[text.num_indexed :])
+        text.num_indexed = len(context.tokens)
+        return text
+
+    def _followers(self, text: RowText, context: Context) -> tuple[list[Follower], int]:
+        """Occurrences of the longest end of the context that its own text or its scope's holds."""
+        served = None
+        if self._scope != "request":
+            served = self.served.index(self._shared(context.scope))
+        tail = context.tokens[-self._max_match :]
+        own = text.index.longest(tail, self._max_match)
+        if served is None:
+            found = [(text.index, own)]
+        else:
+            found = [(served, served.longest(tail, self._max_match)), (text.index, own)]
+        length = max(matches.length for _, matches in found)
+        return [
+            Follower(index, place)
+            for index, matches in found
+            if matches.length == length
+            for place in matches.places
+        ], length
+
+
+def follow(
+    followers: list[Follower], length: int, request: DraftRequest, own: NgramIndex
+) -> tuple[tuple[int, ...], tuple[Match, ...]]:
+    """Read on after all occurrences together, keeping those that agree with what was taken.
+
+    An occurrence that reaches the end of the request's own text goes on with what is proposed: that
+    is how a text that repeats itself goes on.
+    """
+    ids: list[int] = []
+    matches: list[Match] = []
+    own_end = own.end
+    while followers and len(ids) < request.draft_len:
+        heads = [
+            ids[one.place - own_end]
+            if one.index is own and one.place >= own_end
+            else one.index.token(one.place)
+            for one in followers
+        ]
+        counts: dict[int, int] = {}
+        for head in heads:  # later ones are newer: reinsertion keeps the newest last
+            if head != END:
+                counts[head] = counts.pop(head, 0) + 1
+        if not counts:
+            break
+        token = pick(counts, request.params, request.position + 1 + len(ids))
+        ids.append(token)
+        matches.append(Match(length + len(ids) - 1, counts[token], sum(counts.values())))
+        followers = [one for one, head in zip(followers, heads, strict=True) if head == token]
+        for one in followers:
+            one.place += 1
+    return tuple(ids), tuple(matches)
+
+
+def pick(counts: dict[int, int], params: SamplingParams, position: int) -> int:
+    """Arg-max of T * (log count + g) with the noise of ``position``; the newest on a tie.
+
+    So the memory proposes as a sampler would whose distribution is the shares, and agrees with the
+    target as often as coupling allows. Zero temperature: the most frequent.
+    """
+    if len(counts) == 1:
+        return next(iter(counts))
+    if params.temperature == 0:
+        return max(reversed(counts), key=counts.__getitem__)
+    noise = point_noise(ChoicePoint(params, position), np.array(list(counts), dtype=np.int64))
+    scores = [math.log(count) + g for count, g in zip(counts.values(), noise, strict=True)]
+    return list(counts)[int(np.argmax(scores))]
