@@ -16,14 +16,16 @@ from torch import Tensor
 def accept_prefix(proposed: Sequence[int], chosen: Sequence[int]) -> int:
     """Number of proposals accepted: the longest prefix of ``proposed`` that equals ``chosen``.
 
-    ``chosen`` has the target's own token for every proposed position and one more, the token that
-    is committed after the last accepted proposal.
+    ``chosen`` has the target's own token for every position up to the first that differs, or
+    further: what stands after it does not count.
     """
-    assert len(chosen) == len(proposed) + 1
-    for count, (proposal, choice) in enumerate(zip(proposed, chosen, strict=False)):
+    assert len(chosen) <= len(proposed) + 1
+    count = 0
+    for proposal, choice in zip(proposed, chosen, strict=False):
         if proposal != choice:
-            return count
-    return len(proposed)
+            break
+        count += 1
+    return count
 
 
 def total_variation(target: Tensor, draft: Tensor) -> Tensor:

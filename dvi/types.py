@@ -30,6 +30,13 @@ class FinishReason(StrEnum):
     FAILED = "failed"
 
 
+class Verification(StrEnum):
+    """How the target decides about proposals (``decoding.verification``)."""
+
+    COUPLED = "coupled"
+    REJECTION = "rejection"
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Everything but the prompt and the target that decides the tokens of one choice."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dvi.decoding.engine import Engine
 from dvi.decoding.inbox import QueueFull
-from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason, Source
+from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason, Source, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Result:
     counts: AcceptanceCounts
     adapter_versions: tuple[int, int]
     error: str | None
+    logprobs: tuple[TokenLogprob, ...] = ()  # one a token, where asked for
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 def decode_batch(engine: Engine, requests: Sequence[DecodeRequest]) -> list[Result]:
@@ -62,4 +64,8 @@ def join_deltas(deltas: Sequence[Delta]) -> Result:
         counts=last.counts,
         adapter_versions=last.adapter_versions,
         error=last.error,
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        prompt_logprobs=next(
+            (one.prompt_logprobs for one in deltas if one.prompt_logprobs is not None), None
+        ),
     )

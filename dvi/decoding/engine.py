@@ -22,11 +22,13 @@ from dvi.config import DriftConfig
 from dvi.decoding.controller import Controller
 from dvi.decoding.delivery import Deliveries
 from dvi.decoding.faults import FAULTS
+from dvi.decoding.grammar import GrammarCompiler
 from dvi.decoding.inbox import Deliver, Inbox, QueueFull, Ticket
 from dvi.decoding.limits import EngineLimits
 from dvi.decoding.observer import EngineObserver, SilentObserver
 from dvi.decoding.propose import Proposer
 from dvi.decoding.record import TraceRecorder, TraceSink, drop_trace
+from dvi.decoding.rules import make_rules
 from dvi.decoding.scheduler import Scheduler, StepReport
 from dvi.decoding.session import Session
 from dvi.decoding.slot import AdapterSlot
@@ -36,7 +38,7 @@ from dvi.decoding.verify import Verifier
 from dvi.drafting import Drafter
 from dvi.drift import AcceptanceDrift
 from dvi.modeling.target import TargetModel
-from dvi.types import DecodeRequest
+from dvi.types import DecodeRequest, Verification
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ class EngineParts:
     controller: Controller
     limits: EngineLimits
     make_decoder: DecoderFactory
+    grammars: GrammarCompiler | None = None  # None: requests with a grammar are refused
+    verification: Verification = Verification.COUPLED
     trace_sink: TraceSink = drop_trace
     system_fingerprint: str = ""
     observer: EngineObserver = field(default_factory=SilentObserver)
@@ -80,8 +84,9 @@ class Engine:
         self.controller = parts.controller
         self._ledger = ledger
         self._inbox = Inbox(limits.max_queue, limits.num_rows)
-        self.proposer = Proposer(parts.drafter, cache, ledger)
-        self.verifier = Verifier(parts.target, self.proposer, cache, ledger)
+        mode = parts.verification
+        self.proposer = Proposer(parts.drafter, cache, ledger, mode)
+        self.verifier = Verifier(parts.target, self.proposer, cache, ledger, mode)
         self.traces = TraceRecorder(
             limits.top_ids, parts.system_fingerprint, parts.trace_sink, parts.wall_clock, ledger
         )
@@ -93,6 +98,7 @@ class Engine:
             ledger,
             make_session=self._make_session,
             release_row=self._release_row,
+            clock=parts.clock,
         )
 
     def submit(self, request: DecodeRequest, deliver: Deliver) -> None:
@@ -107,6 +113,7 @@ class Engine:
         num_token_ids = self.parts.target.spec.num_token_ids
         for request in requests:
             self.parts.limits.check(request, num_token_ids)
+            self.check_grammar(request.sampling.grammar)
         now_s = self.parts.clock()
         try:
             self._inbox.put(
@@ -116,6 +123,18 @@ class Engine:
             for _ in requests:
                 self._ledger.book_end(Outcome.REJECTED)
             raise
+
+    def check_grammar(self, grammar: str | None) -> None:
+        """Compile a request's grammar; raises ValueError with one line where it is refused.
+
+        May take a second for a new grammar, so whoever must not wait calls it in a thread of its
+        own before ``submit``, which then finds it compiled.
+        """
+        if grammar is None:
+            return
+        if self.parts.grammars is None:
+            raise ValueError("grammar: this engine has no tokenizer for grammars")
+        self.parts.grammars.validate(grammar)
 
     def cancel(self, request_id: str) -> None:
         """End every choice of this request within one round; unknown ids do nothing.
@@ -166,7 +185,8 @@ class Engine:
     def _make_session(self, request: DecodeRequest, row: int) -> Session:
         skip = request.sampling.skip_special_tokens
         decoder = self.parts.make_decoder(skip_special_tokens=skip)
-        return Session(request, row, self.parts.limits.max_context_len, decoder)
+        rules = make_rules(request.sampling, request.prompt_ids, self.parts.grammars)
+        return Session(request, row, self.parts.limits.max_context_len, decoder, rules)
 
     def _release_row(self, row: int) -> None:
         self.traces.release(row)

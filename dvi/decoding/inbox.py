@@ -80,6 +80,17 @@ class Inbox:
                 )
             return Cancelled(request_ids, withdrawn)
 
+    def take_overdue(self, clock: Callable[[], float]) -> list[Ticket]:
+        """Those who waited past their own deadline; ``clock`` is read only if anyone has one."""
+        with self._changed:
+            if all(t.request.deadline_s is None for t in self._waiting):
+                return []
+            now_s = clock()
+            overdue = [t for t in self._waiting if is_overdue(t.request, now_s)]
+            if overdue:
+                self._waiting = deque(t for t in self._waiting if not is_overdue(t.request, now_s))
+            return overdue
+
     def take_waiting(self, num_free: int) -> list[Ticket]:
         """Those who get the ``num_free`` rows that are free now, in order of arrival."""
         with self._changed:
@@ -104,3 +115,8 @@ class Inbox:
         """Choices that wait for a row."""
         with self._changed:
             return len(self._waiting)
+
+
+def is_overdue(request: DecodeRequest, now_s: float) -> bool:
+    """Whether the request's time is up."""
+    return request.deadline_s is not None and now_s >= request.deadline_s

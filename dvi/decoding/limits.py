@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dvi.config import DecodingConfig, ServingConfig
+from dvi.sampling.processors import check_processors
 from dvi.types import DecodeRequest
 
 # Deterministic passes pad a segment to this many positions (ARCHITECTURE, fact 7), past its length.
@@ -38,8 +39,17 @@ class EngineLimits:
             raise ValueError(
                 f"prompt has {prompt_len} tokens; allowed: 1 to {self.max_context_len - 1}"
             )
-        if request.sampling.max_tokens < 1:
-            raise ValueError(f"max_tokens is {request.sampling.max_tokens}; allowed: 1 or more")
+        sampling = request.sampling
+        least = 1 if sampling.prompt_logprobs is None else 0
+        if sampling.max_tokens < least:
+            raise ValueError(f"max_tokens is {sampling.max_tokens}; allowed: {least} or more")
+        for name, num_top in (
+            ("logprobs", sampling.logprobs),
+            ("prompt_logprobs", sampling.prompt_logprobs),
+        ):
+            if num_top is not None and num_top < 0:
+                raise ValueError(f"{name} is {num_top}; allowed: 0 or more")
+        check_processors(sampling, num_token_ids)
         if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= num_token_ids:
             raise ValueError(f"prompt has a token id outside 0 to {num_token_ids - 1}")
         if request.max_draft_len is not None and not (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -17,7 +18,8 @@ from dvi.decoding.stats import Ledger, Phase
 from dvi.drafting import Drafter, DraftRequest, Proposal
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
-from dvi.types import Source
+from dvi.sampling import Purpose
+from dvi.types import Source, Verification
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +32,18 @@ class Proposer:
     A fault ends speculation for the sessions it touched: their draft state may lack positions.
     """
 
-    def __init__(self, drafter: Drafter, cache: KvCache, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        cache: KvCache,
+        ledger: Ledger,
+        verification: Verification = Verification.COUPLED,
+    ) -> None:
         self._drafter = drafter
         self._cache = cache  # the target's; draft steps write shallow layers past each row's length
         self._ledger = ledger
+        exact = verification is Verification.REJECTION
+        self._purpose = Purpose.PROPOSAL if exact else Purpose.CHOICE
 
     def propose(self, sessions: Sequence[Session], draft_lens: Sequence[int]) -> list[Proposal]:
         """One proposal a session, of at most its draft length; empty ones where that is 0."""
@@ -41,12 +51,13 @@ class Proposer:
         proposals = dict.fromkeys((one.row for one in sessions), NOTHING)
         if drafting:
             requests = [
-                make_draft_request(one, length)
+                make_draft_request(one, length, self._purpose)
                 for one, length in zip(sessions, draft_lens, strict=True)
                 if length
             ]
             try:
-                proposals.update(self._ask(requests))
+                answers = self._ask(requests)
+                proposals.update({one.row: cut_by_rules(one, answers[one.row]) for one in drafting})
             except FAULTS:
                 self.give_up(drafting)
         if sessions:
@@ -78,7 +89,27 @@ class Proposer:
         return by_row
 
 
-def make_draft_request(session: Session, draft_len: int) -> DraftRequest:
+def cut_by_rules(session: Session, proposal: Proposal) -> Proposal:
+    """Only what a grammar lets stand; also walks the session's rules back."""
+    if session.rules is None:
+        return proposal
+    session.rules.settle()
+    num_kept = session.rules.num_allowed(proposal.ids, proposal.source)
+    if num_kept == len(proposal.ids):
+        return proposal
+    if num_kept == 0:
+        return NOTHING
+    return replace(
+        proposal,
+        ids=proposal.ids[:num_kept],
+        logprobs=proposal.logprobs[:num_kept],
+        matches=proposal.matches[:num_kept],
+    )
+
+
+def make_draft_request(
+    session: Session, draft_len: int, purpose: Purpose = Purpose.CHOICE
+) -> DraftRequest:
     """What the drafter needs to know of a session."""
     return DraftRequest(
         row=session.row,
@@ -86,4 +117,6 @@ def make_draft_request(session: Session, draft_len: int) -> DraftRequest:
         token=session.tokens[-1],
         draft_len=draft_len,
         params=session.request.sampling,
+        rules=session.rules,
+        purpose=purpose,
     )

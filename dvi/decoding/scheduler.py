@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dvi.decoding.delivery import Deliveries, Running
 from dvi.decoding.faults import FAULTS
-from dvi.decoding.inbox import Cancelled, Inbox, Ticket
+from dvi.decoding.inbox import Cancelled, Inbox, Ticket, is_overdue
 from dvi.decoding.limits import EngineLimits
 from dvi.decoding.session import Session
 from dvi.decoding.stats import Ledger, Outcome
@@ -20,6 +20,8 @@ from dvi.decoding.verdict import Commit
 from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason
 
 logger = logging.getLogger(__name__)
+
+TIMEOUT = "timeout"  # error of a request whose own deadline passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class StepReport:
     @property
     def worked(self) -> bool:
         """False when there was nothing to do."""
-        return bool(self.num_rounds or self.num_prefill_tokens)
+        return bool(self.num_rounds or self.num_prefill_tokens or self.num_ended)
 
 
 class Scheduler:
@@ -70,6 +72,7 @@ class Scheduler:
         *,
         make_session: Callable[[DecodeRequest, int], Session],  # request, row
         release_row: Callable[[int], None],
+        clock: Callable[[], float],
     ) -> None:
         self._inbox = inbox
         self._limits = limits
@@ -77,15 +80,19 @@ class Scheduler:
         self._ledger = ledger
         self._make_session = make_session
         self._release_row = release_row
+        self._clock = clock
         self._running: dict[int, Running] = {}  # by row, in order of arrival
         self._free_rows = list(range(limits.num_rows))  # a heap: the lowest row is given out first
         self._batch = Batch([], [])
+        self._num_ended = 0  # requests that this step ended before its pass
 
     def next_batch(self) -> Batch:
         """Let go, let in, then take everyone on a row: for a round, or a share of the prefill."""
         self._end_cancelled(self._inbox.take_cancelled())
+        self._end_overdue()
         for ticket in self._inbox.take_waiting(len(self._free_rows)):
             self._admit(ticket)
+        self._num_ended = self._end_those_that_cannot_go_on()
         sessions = self.sessions()
         rounds = [session for session in sessions if not session.num_prefill]
         limits = self._limits
@@ -98,7 +105,7 @@ class Scheduler:
         for chunk in batch.prefills:
             chunk.session.num_cached += chunk.num_tokens
         self._ledger.book_step(commits, self.sessions())
-        num_ended = 0
+        num_ended = self._num_ended
         for session, commit in zip(batch.rounds, commits, strict=True):
             running = self._running[session.row]
             running.num_booked += len(commit.delta.token_ids)
@@ -138,6 +145,33 @@ class Scheduler:
         for running in list(self._running.values()):
             if running.session.request.request_id in cancelled.request_ids:
                 self._drop(running, FinishReason.CANCELLED, None)
+
+    def _end_overdue(self) -> None:
+        """End requests whose own time is up, waiting or running."""
+        for ticket in self._inbox.take_overdue(self._clock):
+            self._refuse(ticket, FinishReason.CANCELLED, TIMEOUT)
+        timed = [one for one in self._running.values() if one.ticket.request.deadline_s is not None]
+        if timed:
+            now_s = self._clock()
+            for running in timed:
+                if is_overdue(running.ticket.request, now_s):
+                    self._drop(running, FinishReason.CANCELLED, TIMEOUT)
+
+    def _end_those_that_cannot_go_on(self) -> int:
+        """Requests that wanted their prompt read only, and those whose rules broke; how many."""
+        num_ended = 0
+        for running in list(self._running.values()):
+            session = running.session
+            if session.error is not None:
+                self._drop(running, FinishReason.FAILED, session.error)
+            elif session.reads_only and not session.num_prefill:
+                self._free(session.row)
+                self._ledger.book_end(Outcome.LENGTH)
+                self._deliveries.send(running, session.end(FinishReason.LENGTH))
+            else:
+                continue
+            num_ended += 1
+        return num_ended
 
     def _admit(self, ticket: Ticket) -> None:
         try:

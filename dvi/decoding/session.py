@@ -7,8 +7,12 @@ Letters: t absolute position of the last committed token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from dvi.decoding.rules import TokenRules
 from dvi.decoding.text import StopText, TextDecoder
 from dvi.decoding.verdict import Commit, Verdict
+from dvi.sampling.logprobs import token_logprobs
 from dvi.types import (
     AcceptanceCounts,
     DecodeRequest,
@@ -16,6 +20,7 @@ from dvi.types import (
     FinishReason,
     Round,
     Source,
+    TokenLogprob,
 )
 
 
@@ -27,7 +32,12 @@ class Session:
     """
 
     def __init__(
-        self, request: DecodeRequest, row: int, max_context_len: int, decoder: TextDecoder
+        self,
+        request: DecodeRequest,
+        row: int,
+        max_context_len: int,
+        decoder: TextDecoder,
+        rules: TokenRules | None = None,
     ) -> None:
         self.request = request
         self.row = row
@@ -35,6 +45,8 @@ class Session:
         self.num_cached = 0  # positions [0, num_cached) of the row are written and valid
         self.counts = AcceptanceCounts()
         self.finish_reason: FinishReason | None = None
+        self.error: str | None = None  # why it cannot go on; whoever schedules ends it
+        self.rules = rules  # None: raw logits decide
         self.adapter_versions: tuple[int, int] | None = None  # first and last that drafted
         self.may_draft = request.speculation
         self._max_len = min(len(request.prompt_ids) + request.sampling.max_tokens, max_context_len)
@@ -43,6 +55,7 @@ class Session:
         self._text = StopText(sampling.stop, include_stop=sampling.include_stop_str_in_output)
         self._end_ids = frozenset(() if sampling.ignore_eos else sampling.end_token_ids)
         self._stop_ids = frozenset(sampling.stop_token_ids)
+        self._prompt_logprobs: list[TokenLogprob | None] = [None]  # until they are delivered
 
     @property
     def last_position(self) -> int:
@@ -60,6 +73,16 @@ class Session:
         return max(len(self.request.prompt_ids) - 1 - self.num_cached, 0)
 
     @property
+    def reads_only(self) -> bool:
+        """Whether nothing may be generated: the request ends once its prompt is read."""
+        return self._max_len <= len(self.request.prompt_ids)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether every prompt position has to pass the target's head."""
+        return self.request.sampling.prompt_logprobs is not None
+
+    @property
     def max_proposals(self) -> int:
         """Most proposals the next round can use: one committed token is the target's own."""
         if not self.may_draft:
@@ -75,12 +98,16 @@ class Session:
         for token_id in verdict.committed_ids:
             self.tokens.append(token_id)
             self.finish_reason = self._reason_to_end(token_id)
-            if self.finish_reason is not None:
+            if self.finish_reason is not None or self.error is not None:
                 break
         self._close_text()
         kept = tuple(self.tokens[start:])
         self.num_cached = len(self.tokens) - 1
         return self._count(verdict, kept)
+
+    def add_prompt_logprobs(self, entries: Sequence[TokenLogprob]) -> None:
+        """Those of the next prompt tokens, chunk by chunk; the first token has none."""
+        self._prompt_logprobs.extend(entries)
 
     def end(self, reason: FinishReason, error: str | None = None) -> Delta:
         """End the request from outside (cancelled, failed); text held back is not shown."""
@@ -88,23 +115,39 @@ class Session:
         return self._delta((), (), error)
 
     def _reason_to_end(self, token_id: int) -> FinishReason | None:
-        """Apply the stop rules to the newest token, feeding its text."""
+        """Apply stop rules, grammar and limit to the newest token, feeding its text."""
         if token_id in self._end_ids:
             return FinishReason.STOP  # an end token counts, and has no text
         is_stop_id = token_id in self._stop_ids
-        if not is_stop_id or self.request.sampling.include_stop_str_in_output:
-            text = self._decoder.push(token_id)
-            if self._text.push(text):
-                return FinishReason.STOP
-        if is_stop_id:
+        is_shown = not is_stop_id or self.request.sampling.include_stop_str_in_output
+        if is_shown and self._push_text(self._decoder.push(token_id)):
             return FinishReason.STOP
-        return FinishReason.LENGTH if len(self.tokens) >= self._max_len else None
+        if is_stop_id or self._completes(token_id):
+            return FinishReason.STOP
+        if len(self.tokens) >= self._max_len:
+            return FinishReason.LENGTH
+        self.error = self.rules.error() if self.rules is not None else None
+        return None
+
+    def _completes(self, token_id: int) -> bool:
+        """Tell the rules; True when a grammar lets nothing follow this token."""
+        if self.rules is None:
+            return False
+        self.rules.commit(token_id)
+        return self.rules.is_complete()
+
+    def _push_text(self, text: str) -> bool:
+        """Show text; True when it completed a stop string, which min_tokens puts off."""
+        if self.num_generated <= self.request.sampling.min_tokens:
+            self._text.push_early(text)
+            return False
+        return self._text.push(text)
 
     def _close_text(self) -> None:
         """Show what was held back once the answer has ended without a stop string."""
         if self.finish_reason is None or self._text.stopped:
             return
-        if self._text.push(self._decoder.flush()):
+        if self._push_text(self._decoder.flush()):
             self.finish_reason = FinishReason.STOP
         else:
             self._text.finish()
@@ -135,10 +178,30 @@ class Session:
             num_accepted=num_accepted,
         )
         sources = (source,) * num_accepted + (Source.TARGET,)
-        return Commit(self._delta(kept, sources), round_, num_proposed)
+        delta = self._delta(kept, sources, logprobs=self._logprobs(verdict, kept))
+        return Commit(delta, round_, num_proposed)
+
+    def _logprobs(self, verdict: Verdict, kept: tuple[int, ...]) -> tuple[TokenLogprob, ...]:
+        """Of the kept tokens, where asked for."""
+        num_top = self.request.sampling.logprobs
+        if num_top is None:
+            return ()
+        return token_logprobs(verdict.logits[: len(kept)], kept, num_top)
+
+    def _take_prompt_logprobs(self) -> tuple[TokenLogprob | None, ...] | None:
+        """All of them, once."""
+        entries = self._prompt_logprobs
+        if not self.wants_prompt_logprobs or len(entries) != len(self.request.prompt_ids):
+            return None
+        self._prompt_logprobs = []
+        return tuple(entries)
 
     def _delta(
-        self, token_ids: tuple[int, ...], sources: tuple[Source, ...], error: str | None = None
+        self,
+        token_ids: tuple[int, ...],
+        sources: tuple[Source, ...],
+        error: str | None = None,
+        logprobs: tuple[TokenLogprob, ...] = (),
     ) -> Delta:
         return Delta(
             request_id=self.request.request_id,
@@ -150,4 +213,6 @@ class Session:
             counts=self.counts if self.finish_reason is not None else None,
             adapter_versions=self.adapter_versions or (0, 0),
             error=error,
+            logprobs=logprobs,
+            prompt_logprobs=self._take_prompt_logprobs(),
         )

@@ -15,6 +15,7 @@ from dvi.config import DrafterConfig, DviConfig
 from dvi.decoding.controller import Controller
 from dvi.decoding.costs import break_even_from_config
 from dvi.decoding.engine import Engine, EngineParts
+from dvi.decoding.grammar import GrammarCompiler
 from dvi.decoding.limits import limits_from_config
 from dvi.decoding.observer import EngineObserver, SilentObserver
 from dvi.decoding.record import TraceSink, drop_trace
@@ -27,6 +28,7 @@ from dvi.modeling.resolve import resolve_model_path
 from dvi.modeling.selftest import SelfTestReport, self_test
 from dvi.modeling.target import TargetModel
 from dvi.modeling.tokenizer import Tokenizer
+from dvi.types import Verification
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine
         controller=Controller(config.decoding, break_even),
         limits=limits,
         make_decoder=tokenizer.detokenizer,
+        grammars=GrammarCompiler(tokenizer.for_grammars),
+        verification=Verification(config.decoding.verification),
         trace_sink=outlets.trace_sink,
         system_fingerprint=answers,
         observer=outlets.observer,

@@ -46,16 +46,20 @@ class StopText:
         window = self._held + text
         cut = self._first_match(window)
         if cut is None:
-            num_held = self._num_undecided(window)
-            split = len(window) - num_held
-            self._ready += window[:split]
-            self._held = window[split:]
+            self.push_early(text)
             return False
         start, end = cut
         self._ready += window[: end if self._include_stop else start]
         self._held = ""
         self.stopped = True
         return True
+
+    def push_early(self, text: str) -> None:
+        """Append text in which no stop string may end yet; one that ends later may begin in it."""
+        window = self._held + text
+        split = len(window) - self._num_undecided(window)
+        self._ready += window[:split]
+        self._held = window[split:]
 
     def finish(self) -> None:
         """The answer ends without a stop string: what was held back may be shown."""

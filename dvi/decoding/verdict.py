@@ -20,7 +20,8 @@ class Verdict:
 
     proposal: Proposal
     num_accepted: int  # longest prefix of the proposal that equals the target's own choices
-    committed_ids: tuple[int, ...]  # [A] accepted proposals, then one choice of the target
+    # [A] accepted proposals, then one choice of the target; without it where the answer is over
+    committed_ids: tuple[int, ...]
     logits: Tensor  # [A, V] raw target logits that chose them; a view, valid until the next step
 
 

@@ -1,6 +1,6 @@
-"""One target pass over all proposals and prompt chunks, and the prefixes the target agrees to.
+"""One target pass over all proposals and prompt chunks.
 
-Owns the verify pass; does not know stop rules, and decides nothing that a draft could change.
+Owns the verify pass; does not know stop rules, nor how the target's logits decide.
 Letters: N positions of the pass, R positions of rounds (they come first), K proposals of a session.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dvi.acceptance import accept_prefix
+from dvi.decoding.judge import judge
 from dvi.decoding.propose import Proposer
 from dvi.decoding.scheduler import Batch, PrefillChunk
 from dvi.decoding.session import Session
@@ -20,26 +20,31 @@ from dvi.drafting import Proposal
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Segment
 from dvi.modeling.target import TargetModel
-from dvi.sampling import ChoicePoint, choose
+from dvi.sampling.logprobs import token_logprobs
+from dvi.types import Verification
+
+HEAD_ROWS = 32  # prompt positions a head product: 6 MB of logits for 49,152 ids
 
 
 class Verifier:
     """Runs the target for the engine. Decode thread only."""
 
     def __init__(
-        self, target: TargetModel, proposer: Proposer, cache: KvCache, ledger: Ledger
+        self,
+        target: TargetModel,
+        proposer: Proposer,
+        cache: KvCache,
+        ledger: Ledger,
+        verification: Verification = Verification.COUPLED,
     ) -> None:
+        self._verification = verification
         self._target = target
         self._proposer = proposer
         self._cache = cache
         self._ledger = ledger
 
     def verify(self, batch: Batch, proposals: Sequence[Proposal]) -> list[Verdict]:
-        """The target's verdict on each round of the batch; also forwards the prompt chunks.
-
-        The token at every position is the target's own choice given the tokens before it, so an
-        accepted proposal is accepted because it equals it.
-        """
+        """The target's verdict on each round of the batch; also forwards the prompt chunks."""
         rounds = [
             round_segment(session, proposal)
             for session, proposal in zip(batch.rounds, proposals, strict=True)
@@ -52,7 +57,8 @@ class Verifier:
         verdicts: list[Verdict] = []
         if rounds:
             logits = self._target.logits(hidden[:num_round_positions])  # [R, V]
-            verdicts = judge(batch.rounds, proposals, logits)
+            verdicts = judge(batch.rounds, proposals, logits, self._verification)
+        self._read_prompts(batch.prefills, hidden[num_round_positions:])
         num_positions = num_round_positions + batch.num_prefill_tokens
         self._ledger.lap(Phase.VERIFY, share=num_round_positions / num_positions)
         return verdicts
@@ -64,6 +70,24 @@ class Verifier:
         members = [*batch.rounds, *(chunk.session for chunk in batch.prefills)]
         self._proposer.observe(hidden, plan, members)
         return plan.take(self._target.deep(hidden, plan, self._cache))
+
+    def _read_prompts(self, chunks: Sequence[PrefillChunk], hidden: Tensor) -> None:
+        """Log-probabilities of prompt tokens, where asked for, from the chunks' states [N, H].
+
+        The head is applied to a few positions at a time: its rows are the vocabulary wide.
+        """
+        first = 0
+        for chunk in chunks:
+            session = chunk.session
+            num_top = session.request.sampling.prompt_logprobs
+            if num_top is not None:
+                following = session.num_cached + 1  # the token that the first position predicts
+                for start in range(0, chunk.num_tokens, HEAD_ROWS):
+                    end = min(start + HEAD_ROWS, chunk.num_tokens)
+                    logits = self._target.logits(hidden[first + start : first + end])
+                    ids = session.tokens[following + start : following + end]
+                    session.add_prompt_logprobs(token_logprobs(logits, ids, num_top))
+            first += chunk.num_tokens
 
 
 def round_segment(session: Session, proposal: Proposal) -> Segment:
@@ -77,28 +101,3 @@ def prefill_segment(chunk: PrefillChunk) -> Segment:
     start = chunk.session.num_cached
     ids = tuple(chunk.session.tokens[start : start + chunk.num_tokens])
     return Segment(chunk.session.row, start, ids)
-
-
-def judge(
-    sessions: Sequence[Session], proposals: Sequence[Proposal], logits: Tensor
-) -> list[Verdict]:
-    """Compare every proposal with the target's choices; ``logits`` [R, V] in order of sessions.
-
-    Row i of a session's K + 1 chooses the token at ``last_position + 1 + i``.
-    """
-    points = [
-        ChoicePoint(session.request.sampling, session.last_position + 1 + i)
-        for session, proposal in zip(sessions, proposals, strict=True)
-        for i in range(len(proposal.ids) + 1)
-    ]
-    choices = choose(logits, points)
-    verdicts = []
-    first = 0
-    for proposal in proposals:
-        width = len(proposal.ids) + 1
-        chosen = choices[first : first + width]
-        num_accepted = accept_prefix(proposal.ids, chosen)
-        rows = logits[first : first + num_accepted + 1]
-        verdicts.append(Verdict(proposal, num_accepted, tuple(chosen[: num_accepted + 1]), rows))
-        first += width
-    return verdicts

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dvi.drafting.base import DraftRequest, Proposal
 from dvi.drafting.branch import DraftBranch
+from dvi.drafting.draw import Draft, draw
 from dvi.drafting.layout import NORM
 from dvi.modeling.plan import Plan, Segment
 from dvi.modeling.target import TargetModel
-from dvi.sampling import ChoicePoint, choose_draft
-from dvi.types import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +60,16 @@ def chain(
     logits_of: Callable[[Plan], Tensor],
     adapter_version: int,
 ) -> list[Proposal]:
-    """Propose token by token; step i runs the requests that want more than i tokens, as one pass.
+    """Propose token by token; a step runs the requests that want more tokens as one pass.
 
     ``logits_of`` gives draft logits [n, V] of a pass of one token a request. The token after
     position + i is chosen with the noise of its own position, so that verification, which uses
     the same noise, agrees as often as the two distributions allow (arXiv 2408.07978).
     """
-    ids: list[list[int]] = [[] for _ in requests]
-    logprobs: list[list[float]] = [[] for _ in requests]
-    last = [request.token for request in requests]
-    for step in range(max((request.draft_len for request in requests), default=0)):
-        active = [i for i, request in enumerate(requests) if request.draft_len > step]
+    drafts = [Draft(request) for request in requests]
+    while active := [draft for draft in drafts if draft.wants_more]:
         plan = target.plan(
-            [Segment(requests[i].row, requests[i].position + step, (last[i],)) for i in active]
+            [Segment(one.request.row, one.position, (one.last_token,)) for one in active]
         )
-        logits = logits_of(plan)
-        points = [ChoicePoint(requests[i].params, requests[i].position + 1 + step) for i in active]
-        chosen = choose_draft(logits, points)
-        picked = logits.gather(1, torch.tensor(chosen, device=logits.device)[:, None])[:, 0]
-        scores = (picked - logits.logsumexp(-1)).tolist()
-        for i, token, score in zip(active, chosen, scores, strict=True):
-            ids[i].append(token)
-            logprobs[i].append(score)
-            last[i] = token
-    return [
-        Proposal(
-            ids=tuple(tokens),
-            logprobs=tuple(scores),
-            source=Source.NEURAL if tokens else Source.TARGET,
-            adapter_version=adapter_version,
-        )
-        for tokens, scores in zip(ids, logprobs, strict=True)
-    ]
+        draw(active, logits_of(plan))
+    return [draft.finish(adapter_version) for draft in drafts]

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2.exceptions import TemplateError
+from llguidance import LLTokenizer
 
 from dvi.modeling.detokenizer import Detokenizer
+from dvi.modeling.grammar_tokens import grammar_tokenizer
 from dvi.modeling.hf import count_ids, read_tokenizer
 
 
@@ -102,6 +104,10 @@ class Tokenizer:
     def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
         """A fresh incremental decoder for one answer."""
         return Detokenizer(self._fast, skip_special_tokens=skip_special_tokens)
+
+    def for_grammars(self) -> LLTokenizer:
+        """This tokenizer for ``dvi.decoding.grammar``; takes about a second, so keep it."""
+        return grammar_tokenizer(self._fast, self.end_token_ids)
 
     def token_text(self, token_id: int) -> str:
         """One token by itself, special tokens as written."""

@@ -42,7 +42,11 @@ def choose(logits: Tensor, points: Sequence[ChoicePoint]) -> list[int]:
     is a function of its own logits and point alone. Raises ValueError for a row whose largest
     logit is not finite.
     """
-    rows = host_rows(logits)
+    return choose_rows(host_rows(logits), points)
+
+
+def choose_rows(rows: Logits, points: Sequence[ChoicePoint]) -> list[int]:
+    """``choose`` for rows [N, V] of host memory."""
     top_ids = _top_ids(rows)
     return [
         _choose_one(row, top_id, at) for row, top_id, at in zip(rows, top_ids, points, strict=True)
@@ -63,9 +67,23 @@ def choose_draft(logits: Tensor, points: Sequence[ChoicePoint]) -> list[int]:
     ]
 
 
+def choose_row(row: Logits, point: ChoicePoint, purpose: Purpose = Purpose.CHOICE) -> int:
+    """``choose`` for one row [V] of host memory, after whatever was done to its logits.
+
+    With noise of another purpose this is an independent exact draw from the same distribution.
+    Raises ValueError like ``choose``.
+    """
+    return _choose_one(row, _top_ids(row[None])[0], point, purpose)
+
+
+def choose_draft_row(row: Logits, point: ChoicePoint) -> int:
+    """``choose_draft`` for one row [V] of host memory."""
+    return _propose_one(row, _top_ids(row[None])[0], point)
+
+
 def point_noise(point: ChoicePoint, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Standard Gumbel noise g of ``ids`` [C] at ``point``."""
-    return gumbel_array(id_bits(_point_key(point), ids))
+    return gumbel_array(id_bits(point_key(point, Purpose.CHOICE), ids))
 
 
 def host_rows(logits: Tensor) -> Logits:
@@ -74,7 +92,9 @@ def host_rows(logits: Tensor) -> Logits:
     return rows
 
 
-def _choose_one(row: Logits, top_id: int, point: ChoicePoint) -> int:
+def _choose_one(
+    row: Logits, top_id: int, point: ChoicePoint, purpose: Purpose = Purpose.CHOICE
+) -> int:
     """``choose`` for one row [V] with arg-max ``top_id``.
 
     The arg-max scores z + T * g itself, so an id more than T * GUMBEL_MAX below that score cannot
@@ -83,7 +103,7 @@ def _choose_one(row: Logits, top_id: int, point: ChoicePoint) -> int:
     temperature = point.params.temperature
     if temperature == 0:  # T * g = 0: only the arg-max is left, no noise is needed to know it
         return top_id
-    key = _point_key(point)
+    key = point_key(point, purpose)
     top = float(row[top_id])
     top_noise = float(gumbel_array(np.array(id_bits(key, top_id)))) - _SLACK
     limit = max(truncation_border(row, point.params), top + temperature * (top_noise - GUMBEL_MAX))
@@ -125,6 +145,7 @@ def _top_ids(rows: Logits) -> list[int]:
     return top_ids
 
 
-def _point_key(point: ChoicePoint) -> tuple[int, int]:
+def point_key(point: ChoicePoint, purpose: Purpose) -> tuple[int, int]:
+    """Row key of the noise at ``point``."""
     params = point.params
-    return row_key(params.seed, params.choice_index, Purpose.CHOICE, point.position)
+    return row_key(params.seed, params.choice_index, purpose, point.position)
