@@ -60,7 +60,7 @@ def _run(config: DviConfig, run_dir: Path) -> None:
             running.server = server
             signals.started()
             print(server.ready_line(), flush=True)
-            signals.drain.wait()
+            signals.wait()
             server.drain(config.serving.drain_timeout_s)
 
 
