@@ -1,0 +1,72 @@
+"""Fields that are not honoured: refused by name, accepted as hints, or listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from serving.fields import (
+    CHAT_UNHONOURED,
+    COMPLETION_UNHONOURED,
+    HINTS,
+    MESSAGE_UNHONOURED,
+)
+from serving.schema import ChatBody, CompletionBody
+from tests.serving.fakes import FakeServer, fake_server
+from tests.serving.test_requests import USER, post, refusal
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeServer]:
+    with fake_server() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("path", "table", "model"),
+    [
+        ("/v1/completions", COMPLETION_UNHONOURED, CompletionBody),
+        ("/v1/chat/completions", CHAT_UNHONOURED, ChatBody),
+    ],
+)
+def test_fields_of_others_are_refused_unless_they_ask_for_nothing(
+    server: FakeServer, path: str, table: dict[str, tuple[Any, ...]], model: type[Any]
+) -> None:
+    assert not set(table) & set(model.model_fields)
+    for name, inert in table.items():
+        asks = {"x": 1} if name == "logit_bias" else 7
+        assert refusal(post(server, path, {name: asks})) == (400, name, "unsupported_parameter")
+        for nothing in (None, [], {}, "", *inert):
+            answer = post(server, path, {name: nothing})
+            assert answer.status_code == 200, (name, nothing)
+            assert answer.json()["dvi"]["ignored_fields"] == []
+
+
+def test_a_boolean_is_not_the_number_that_asks_for_nothing(server: FakeServer) -> None:
+    assert refusal(post(server, "/v1/completions", {"logprobs": 0}))[1] == "logprobs"
+    assert refusal(post(server, "/v1/completions", {"min_tokens": False}))[1] == "min_tokens"
+
+
+def test_hints_are_accepted_in_silence(server: FakeServer) -> None:
+    body = dict.fromkeys(HINTS - {"include_obfuscation"}, "x")
+    answer = post(server, "/v1/chat/completions", body)
+    assert answer.status_code == 200
+    assert answer.json()["dvi"]["ignored_fields"] == []
+
+
+def test_unknown_keys_are_listed_and_counted(server: FakeServer) -> None:
+    before = server.service.counts.view().ignored_fields
+    message = USER | {"mood": "good", "refusal": None}
+    answer = post(server, "/v1/chat/completions", {"colour": 1, "messages": [message]})
+    assert answer.json()["dvi"]["ignored_fields"] == ["colour", "messages[0].mood"]
+    assert server.service.counts.view().ignored_fields == before + 2
+
+
+def test_an_answer_can_be_sent_back_as_a_message(server: FakeServer) -> None:
+    message = post(server, "/v1/chat/completions", {}).json()["choices"][0]["message"]
+    echoed = message | dict.fromkeys(MESSAGE_UNHONOURED)
+    answer = post(server, "/v1/chat/completions", {"messages": [USER, echoed]})
+    assert answer.status_code == 200
+    assert answer.json()["dvi"]["ignored_fields"] == []
