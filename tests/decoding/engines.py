@@ -22,6 +22,7 @@ from dvi.decoding import (
     EngineParts,
     SilentObserver,
 )
+from dvi.decoding.grammar import GrammarCompiler
 from dvi.drafting import Drafter, DraftRequest, DraftWeights, Proposal, draft_branch
 from dvi.drafting.factory import make_drafter
 from dvi.modeling.cache import KvCache
@@ -29,7 +30,16 @@ from dvi.modeling.plan import Plan, Segment
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter
 from dvi.sampling import ChoicePoint, choose
-from dvi.types import DecodeRequest, Delta, FinishReason, SamplingParams, Source, Trace
+from dvi.types import (
+    DecodeRequest,
+    Delta,
+    FinishReason,
+    SamplingParams,
+    Source,
+    Trace,
+    Verification,
+)
+from tests.decoding.letters import TEXTS, letter_tokenizer
 from tests.drafting.rows import config_for, make_adapter, random_tensors
 
 torch.set_num_threads(1)  # tiny products; more threads only wait for each other
@@ -43,8 +53,6 @@ LIMITS = EngineLimits(
     shared_prefill_chunk_len=8,
     top_ids=8,
 )
-# One to three letters an id, so that stop strings start and end inside tokens and across them.
-TEXTS = tuple("abcdefghijklmnopqrstuvwxyz"[i % 26] * (1 + i % 3) for i in range(64))
 
 
 class LetterDecoder:
@@ -167,6 +175,7 @@ def make_rig(
     decoding: DecodingConfig | None = None,
     break_even: float = 0.0,
     observer: EngineObserver | None = None,
+    verification: Verification = Verification.COUPLED,
 ) -> Rig:
     """An engine whose clocks tick and whose traces are kept in a list."""
     if isinstance(drafter, str):
@@ -183,6 +192,8 @@ def make_rig(
         controller=Controller(config, break_even),
         limits=limits,
         make_decoder=LetterDecoder,
+        grammars=GrammarCompiler(letter_tokenizer),
+        verification=verification,
         trace_sink=traces.append,
         system_fingerprint="rig",
         observer=watch,
