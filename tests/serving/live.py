@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from dvi.config import (
     DecodingConfig,
+    DrafterConfig,
     DviConfig,
     ModelConfig,
     RegistryConfig,
@@ -37,6 +38,7 @@ def tiny_config(model: Path, state: Path) -> DviConfig:
     return DviConfig(
         state_dir=str(state),
         model=ModelConfig(path=str(model), num_threads=1, device="cpu"),
+        drafter=DrafterConfig(kind="block"),
         decoding=DecodingConfig(deterministic=True, adaptive=False),
         serving=ServingConfig(port=0, max_context_len=256, drain_timeout_s=5.0),
         registry=RegistryConfig(poll_interval_s=0.02),
