@@ -40,6 +40,7 @@ def trainer_environment(num_threads: int) -> dict[str, str]:
     paths = [home, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     environment["OMP_NUM_THREADS"] = str(num_threads)
+    environment["DVI_PARENT_PID"] = str(os.getpid())  # the trainer ends with this process
     return environment
 
 

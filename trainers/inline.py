@@ -17,9 +17,9 @@ from dvi.config.home import adapters_dir, replay_url
 from dvi.objectives import LossReport
 from dvi.registry import Registry
 from dvi.replay import RowKey, open_store
+from trainers.background import ID_BITS, TRAINER_DIR, open_target, set_up_torch
 from trainers.build import Ground, build_training
 from trainers.scoring import Score
-from trainers.service import ID_BITS, TRAINER_DIR, open_target, set_up_torch
 from trainers.training import Training
 
 HOLDOUT_INTERVAL = 10  # one row in so many is never trained on

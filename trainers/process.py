@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+PARENT_VARIABLE = "DVI_PARENT_PID"  # set by the server for its trainer
 PARENT_LOOK_INTERVAL_S = 1.0
 LOCK_LOOK_INTERVAL_S = 0.2
 NICEST = 19
@@ -37,11 +38,21 @@ def yield_cpu() -> str:
     return f"nice {NICEST}"
 
 
+def parent_pid() -> int:
+    """The process that we are to end with.
+
+    PARENT_VARIABLE where the parent set it: without it, a parent that dies while Python starts is
+    taken for whoever adopted us.
+    """
+    named = os.environ.get(PARENT_VARIABLE, "")
+    return int(named) if named else os.getppid()
+
+
 def end_with_parent(parent: int, stop: threading.Event) -> None:
     """Have ``stop`` set when process ``parent`` is gone, whatever killed it.
 
-    Linux sends SIGTERM at once; a look at the parent's id a second covers other systems and a
-    parent that died before this call.
+    Linux sends SIGTERM at once; a look at the parent's id, now and every second, covers other
+    systems and a parent that died before this call.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -51,13 +62,28 @@ def end_with_parent(parent: int, stop: threading.Event) -> None:
             if os.getppid() != parent:
                 stop.set()
 
+    if os.getppid() != parent:
+        stop.set()
     threading.Thread(target=look, name="parent-watch", daemon=True).start()
 
 
 def stop_on_signals(stop: threading.Event) -> None:
-    """SIGTERM and Ctrl-C set ``stop``; the loop ends at its next turn."""
+    """SIGTERM and Ctrl-C set ``stop``; the loop ends at its next turn.
+
+    The handler itself does nothing: one that sets an Event hangs when the signal lands inside
+    ``Event.wait`` of its own thread. The signal's byte in a pipe wakes a thread that sets it.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+        signal.signal(number, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writer)
+
+    def wake() -> None:
+        os.read(reader, 1)
+        stop.set()
+
+    threading.Thread(target=wake, name="stop-signal", daemon=True).start()
 
 
 @contextmanager

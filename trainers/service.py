@@ -1,142 +1,38 @@
 """``python -m trainers.service CONFIG_JSON``: the trainer's process, started by the server.
 
-Owns opening and closing of everything a training stands on, and the exit status: 0 when told to
-stop, 2 with one line when config, model or checkpoint does not fit. Does not know how to train.
+Owns the exit status: 0 when told to stop, 2 with one line when something does not fit. Imports
+nothing heavy at its top: torch takes seconds, in which the process already is a good neighbour
+(lowest priority) and no orphan. Does not know what a training stands on.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import secrets
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
-import torch
-
-from dvi.config import DviConfig
-from dvi.config.home import adapters_dir, replay_url, state_dir
-from dvi.config.io import load_config, without_secrets
-from dvi.launch.logs import LineFormatter, literal_secrets
-from dvi.modeling.fingerprint import base_fingerprint
-from dvi.modeling.loading import load_target
-from dvi.modeling.resolve import resolve_model_path
-from dvi.modeling.target import TargetModel
-from dvi.registry import Registry
-from dvi.replay import ReplayStore, ReplayStoreError, open_store
-from dvi.tracking import make_tracker
-from trainers.build import Ground, build_training
-from trainers.follow import Follower
-from trainers.process import end_with_parent, sole_trainer, stop_on_signals, yield_cpu
-from trainers.status import StatusFile
-from trainers.watch import Outlets, Watch
-
-logger = logging.getLogger("trainers")
-
-TRAINER_DIR = "trainer"
-STATUS_FILE = "status.json"
-LOCK_FILE = "lock"
-ID_BITS = 48  # a manifest keeps the id as a float
+from dvi.config.io import load_config
+from trainers.process import end_with_parent, parent_pid, stop_on_signals, yield_cpu
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run until told to stop; returns the exit status."""
-    parent = os.getppid()
     if len(arguments) != 1:
         print("usage: python -m trainers.service CONFIG_JSON", file=sys.stderr)
         return 2
     stop = threading.Event()
     stop_on_signals(stop)
-    end_with_parent(parent, stop)
     try:
+        end_with_parent(parent_pid(), stop)
         config = load_config(Path(arguments[0]))
-        start_logging(config)
-        set_up_torch(config.trainer.num_threads)
-        logger.info("trainer started, priority %s", yield_cpu())
-        serve_training(config, stop)
     except ValueError as error:
-        logger.error("%s", str(error).splitlines()[0])
+        print(error, file=sys.stderr)
         return 2
-    return 0
+    priority = yield_cpu()
+    from trainers.background import train_in_background  # see the module's docstring
 
-
-def serve_training(config: DviConfig, stop: threading.Event) -> None:
-    """Hold the state folder, open everything, follow the store, close everything."""
-    folder = state_dir(config) / TRAINER_DIR
-    with ExitStack() as stack:
-        if not stack.enter_context(sole_trainer(folder / LOCK_FILE, stop, logger.info)):
-            return
-        if config.replay.log_content is False:
-            logger.info("replay.log_content=false: there is nothing to learn from")
-            stop.wait()
-            return
-        target, fingerprint = open_target(config)
-        store = wait_for_store(config, stop)
-        if store is None:
-            return
-        stack.enter_context(store)
-        registry = Registry(adapters_dir(config), config.registry.keep_versions)
-        training = build_training(config, Ground(target, fingerprint, store, registry, folder))
-        for path in training.resume(secrets.randbits(ID_BITS)):
-            logger.warning("checkpoint %s is damaged: passed over", path.name)
-        tracker = stack.enter_context(
-            make_tracker(config.tracking, state_dir(config), "train", without_secrets(config))
-        )
-        outlets = Outlets(StatusFile(folder / STATUS_FILE), tracker, registry)
-        logger.info("trainer ready at step %d", training.parts.learner.num_steps)
-        watch = Watch(training, outlets)
-        Follower(training, watch, config.trainer.poll_interval_s).run(stop)
-        logger.info("trainer stopped at step %d", training.parts.learner.num_steps)
-
-
-def open_target(config: DviConfig) -> tuple[TargetModel, str]:
-    """The shallow part of the target as the server loads it, and the base's fingerprint."""
-    drafter = config.drafter
-    path = resolve_model_path(config.model)
-    block_layer = drafter.exit_layer if drafter.block_layer is None else drafter.block_layer
-    target = load_target(
-        path,
-        config.model,
-        drafter.exit_layer,
-        deterministic=False,  # canonical forwards cost time, and a gradient is no answer
-        layers="shallow",
-        max_context_len=config.serving.max_context_len,
-        block_layer=drafter.block_layer,
-    )
-    return target, base_fingerprint(path, drafter.exit_layer, block_layer)
-
-
-def wait_for_store(config: DviConfig, stop: threading.Event) -> ReplayStore | None:
-    """The replay store once the server has made it; None when told to stop before."""
-    url, said = replay_url(config), ""
-    file = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
-    while not stop.is_set():
-        if file is None or file.exists():
-            try:
-                return open_store(url, config.replay)
-            except ReplayStoreError as error:
-                if str(error) != said:
-                    said = str(error)
-                    logger.warning("waiting: %s", said)
-        stop.wait(config.trainer.poll_interval_s)
-    return None
-
-
-def set_up_torch(num_threads: int) -> None:
-    """Few threads, no denormals: subnormal arithmetic is a hundred times slower on a CPU."""
-    torch.set_num_threads(num_threads)
-    torch.set_flush_denormal(True)
-
-
-def start_logging(config: DviConfig) -> None:
-    """One line a message on stderr, as the server writes them, secrets masked."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(config.run.log_format, literal_secrets(config)))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logger.setLevel(logging.INFO)
+    return train_in_background(config, stop, priority)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,131 @@
+"""Everything the background training stands on, opened and closed.
+
+Owns target, store, registry, tracker and lock of one trainer process; does not know how to train,
+nor what the process is told by signals.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from dvi.config import DviConfig
+from dvi.config.home import adapters_dir, replay_url, state_dir
+from dvi.config.io import without_secrets
+from dvi.launch.logs import LineFormatter, literal_secrets
+from dvi.modeling.fingerprint import base_fingerprint
+from dvi.modeling.loading import load_target
+from dvi.modeling.resolve import resolve_model_path
+from dvi.modeling.target import TargetModel
+from dvi.registry import Registry
+from dvi.replay import ReplayStore, ReplayStoreError, open_store
+from dvi.tracking import make_tracker
+from trainers.build import Ground, build_training
+from trainers.follow import Follower
+from trainers.process import (
+    sole_trainer,
+)
+from trainers.status import StatusFile
+from trainers.watch import Outlets, Watch
+
+logger = logging.getLogger("trainers")
+
+TRAINER_DIR = "trainer"
+STATUS_FILE = "status.json"
+LOCK_FILE = "lock"
+ID_BITS = 48  # a manifest keeps the id as a float
+
+
+def train_in_background(config: DviConfig, stop: threading.Event, priority: str) -> int:
+    """Train until told to stop; the exit status, 2 where config, model or checkpoint do not fit."""
+    start_logging(config)
+    set_up_torch(config.trainer.num_threads)
+    logger.info("trainer started, priority %s", priority)
+    try:
+        serve_training(config, stop)
+    except ValueError as error:
+        logger.error("%s", str(error).splitlines()[0])
+        return 2
+    return 0
+
+
+def serve_training(config: DviConfig, stop: threading.Event) -> None:
+    """Hold the state folder, open everything, follow the store, close everything."""
+    folder = state_dir(config) / TRAINER_DIR
+    with ExitStack() as stack:
+        if not stack.enter_context(sole_trainer(folder / LOCK_FILE, stop, logger.info)):
+            return
+        if config.replay.log_content is False:
+            logger.info("replay.log_content=false: there is nothing to learn from")
+            stop.wait()
+            return
+        target, fingerprint = open_target(config)
+        store = wait_for_store(config, stop)
+        if store is None:
+            return
+        stack.enter_context(store)
+        registry = Registry(adapters_dir(config), config.registry.keep_versions)
+        training = build_training(config, Ground(target, fingerprint, store, registry, folder))
+        for path in training.resume(secrets.randbits(ID_BITS)):
+            logger.warning("checkpoint %s is damaged: passed over", path.name)
+        tracker = stack.enter_context(
+            make_tracker(config.tracking, state_dir(config), "train", without_secrets(config))
+        )
+        outlets = Outlets(StatusFile(folder / STATUS_FILE), tracker, registry)
+        logger.info("trainer ready at step %d", training.parts.learner.num_steps)
+        watch = Watch(training, outlets)
+        Follower(training, watch, config.trainer.poll_interval_s).run(stop)
+        logger.info("trainer stopped at step %d", training.parts.learner.num_steps)
+
+
+def open_target(config: DviConfig) -> tuple[TargetModel, str]:
+    """The shallow part of the target as the server loads it, and the base's fingerprint."""
+    drafter = config.drafter
+    path = resolve_model_path(config.model)
+    block_layer = drafter.exit_layer if drafter.block_layer is None else drafter.block_layer
+    target = load_target(
+        path,
+        config.model,
+        drafter.exit_layer,
+        deterministic=False,  # canonical forwards cost time, and a gradient is no answer
+        layers="shallow",
+        max_context_len=config.serving.max_context_len,
+        block_layer=drafter.block_layer,
+    )
+    return target, base_fingerprint(path, drafter.exit_layer, block_layer)
+
+
+def wait_for_store(config: DviConfig, stop: threading.Event) -> ReplayStore | None:
+    """The replay store once the server has made it; None when told to stop before."""
+    url, said = replay_url(config), ""
+    file = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+    while not stop.is_set():
+        if file is None or file.exists():
+            try:
+                return open_store(url, config.replay)
+            except ReplayStoreError as error:
+                if str(error) != said:
+                    said = str(error)
+                    logger.warning("waiting: %s", said)
+        stop.wait(config.trainer.poll_interval_s)
+    return None
+
+
+def set_up_torch(num_threads: int) -> None:
+    """Few threads, no denormals: subnormal arithmetic is a hundred times slower on a CPU."""
+    torch.set_num_threads(num_threads)
+    torch.set_flush_denormal(True)
+
+
+def start_logging(config: DviConfig) -> None:
+    """One line a message on stderr, as the server writes them, secrets masked."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(config.run.log_format, literal_secrets(config)))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logger.setLevel(logging.INFO)
