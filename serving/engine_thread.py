@@ -1,13 +1,21 @@
-"""The one decode thread of a server.
+"""The one decode thread of a server: it loads the model, then decodes.
 
-Owns the thread and its floating-point mode; knows nothing of what the engine decodes.
+Owns the thread and its modes; knows nothing of what the engine decodes.
+
+It is the only thread of the process whose tensor operations take several cores. OpenMP keeps a team
+of workers for every thread that asks for one, and once the teams together outnumber the cores they
+stop spinning between two operations and sleep instead: with a second team in the process a round
+costs about twice as much.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -15,14 +23,37 @@ from dvi.decoding import Engine
 
 STOP_TIMEOUT_S = 10.0
 
+Result = TypeVar("Result")
+
+
+def set_thread_modes(num_threads: int) -> None:
+    """Cores and floating point of the calling thread; before its first tensor operation."""
+    torch.set_num_threads(num_threads)
+    # Denormals make some passes many times slower on a CPU.
+    torch.set_flush_denormal(True)
+
 
 class EngineThread:
-    """Runs ``engine.run`` from ``__enter__`` to ``__exit__``."""
+    """Runs calls one by one, then ``engine.run`` until ``__exit__``."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self._decodes = False
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
+
+    def call(self, work: Callable[[], Result]) -> Result:
+        """The result of ``work`` on this thread, or its exception; only before ``decode``."""
+        assert not self._decodes
+        future: Future[Result] = Future()
+        self._calls.put(lambda: _settle(future, work))
+        return future.result()
+
+    def decode(self, engine: Engine) -> None:
+        """Run the engine from now on."""
+        self._decodes = True
+        self._calls.put(lambda: engine.run(self._stop))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -34,11 +65,24 @@ class EngineThread:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Stop after the current step; who still runs ends as failed."""
+        """Stop after the current step; who still runs ends as failed. A start is not waited for."""
         self._stop.set()
-        self._thread.join(STOP_TIMEOUT_S)
+        self._calls.put(lambda: None)
+        if self._decodes:
+            self._thread.join(STOP_TIMEOUT_S)
+
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
 
     def _run(self) -> None:
-        # The mode belongs to a thread: denormals make some passes many times slower on a CPU.
-        torch.set_flush_denormal(True)
-        self._engine.run(self._stop)
+        set_thread_modes(self._num_threads)
+        while not self._stop.is_set():
+            self._calls.get()()
+
+
+def _settle(future: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - raised again by the caller of ``call``
+        future.set_exception(error)

@@ -10,13 +10,11 @@ import os
 import sys
 from pathlib import Path
 
-import torch
-
 from dvi.config import DviConfig
 from dvi.config.secrets import mask
 from dvi.decoding.startup import NotDeterministic
+from serving.engine_thread import set_thread_modes
 from serving.http_server import PortTaken
-from serving.runtime import num_decode_threads
 from serving.server import Server, running_server, survey
 from serving.signals import StopRequested, StopSignals
 from serving.state_folder import StateFolderBusy
@@ -27,10 +25,9 @@ DONE, FAILED, WRONG = 0, 1, 2
 SWITCH_INTERVAL_S = 1e-4
 
 
-def set_process_modes(config: DviConfig) -> None:
-    """Threads and floating point for the whole process; before any tensor is made."""
-    torch.set_num_threads(num_decode_threads(config))
-    torch.set_flush_denormal(True)
+def set_process_modes() -> None:
+    """Modes of the process and this thread; before any tensor is made."""
+    set_thread_modes(1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
@@ -55,7 +52,7 @@ def _run(config: DviConfig, run_dir: Path) -> None:
     running = _Running()
     with StopSignals(running.stop_at_once) as signals:
         plant = survey(config, run_dir)
-        set_process_modes(config)
+        set_process_modes()
         with running_server(plant) as server:
             running.server = server
             signals.started()

@@ -23,13 +23,19 @@ from dvi.modeling.resolve import resolve_model_path
 from dvi.registry import Registry
 from dvi.tracking import make_tracker
 from serving.app import make_app
-from serving.auth import AccessRules, access_rules, check_exposure
+from serving.auth import AccessRules, access_rules, check_exposure, scope_per_user
 from serving.engine_thread import EngineThread
 from serving.histograms import LatencyHistograms
 from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import MetricsSource
 from serving.prometheus import BuildInfo
-from serving.runtime import Privacy, Runtime, build_runtime, model_name
+from serving.runtime import (
+    Privacy,
+    Runtime,
+    build_runtime,
+    model_name,
+    num_decode_threads,
+)
 from serving.service import Service
 from serving.state_folder import locked_state_folder, user_key
 from serving.supervisor import Supervisor, trainer_command, trainer_environment
@@ -192,12 +198,19 @@ def running_server(plant: Plant) -> Iterator[Server]:
         metrics.tracker = stack.enter_context(
             make_tracker(config.tracking, plant.state, "serve", without_secrets(config))
         )
-        privacy = Privacy(user_key(plant.state), plant.keep_content)
+        privacy = Privacy(
+            user_key(plant.state),
+            plant.keep_content,
+            scope_per_user=scope_per_user(config, plant.rules),
+        )
         outlets = Outlets(metrics.traces.offer, metrics.histograms)
-        runtime = build_runtime(plant.resolved, model_name(config), privacy, outlets)
+        decode = stack.enter_context(EngineThread(num_decode_threads(config)))
+        runtime = decode.call(
+            lambda: build_runtime(plant.resolved, model_name(config), privacy, outlets)
+        )
         metrics.runtime = runtime
         watcher = _start_learning(stack, plant, metrics)
         desks.append(RegistryDesk(Registry(adapters_dir(config)), watcher, runtime.drafter))
-        stack.enter_context(EngineThread(runtime.engine))
+        decode.decode(runtime.engine)
         service.open(runtime.model, runtime.engine)
         yield server

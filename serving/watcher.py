@@ -16,6 +16,7 @@ from dvi.decoding.faults import FAULTS
 from dvi.drafting import DraftWeights
 from dvi.registry import Act, Adapter, Registry, RegistryError
 from dvi.registry.history import service_stack
+from serving.engine_thread import set_thread_modes
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class AdapterWatcher:
             self._thread.join(5.0)
 
     def _run(self) -> None:
+        set_thread_modes(1)
         while not self._stop.is_set():
             try:
                 self.poll()
