@@ -27,8 +27,10 @@ from tests.trainers.processes import (
     make_service_world,
     stop,
 )
+from trainers.background import wait_for_store
 from trainers.checkpoint import Checkpoint, CheckpointStore
-from trainers.service import main, wait_for_store
+from trainers.process import PARENT_VARIABLE
+from trainers.service import main
 
 NUM_TRACES = 24
 
@@ -231,6 +233,24 @@ def test_the_command_trains_at_low_priority_and_dies_with_its_parent(
     assert checkpoint is not None
     assert checkpoint.counters.steps == 12  # saved on the way out: SIGTERM, not SIGKILL
     assert (service.folder / "metrics.jsonl").is_file()
+
+
+def test_a_trainer_whose_parent_died_while_it_started_trains_nothing(
+    service: ServiceWorld, model: tuple[Path, list[Trace]]
+) -> None:
+    service.store.append("w", model[1][:6])
+    dump_config(service.config, service.config_path)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers.service", str(service.config_path)],
+        env={**os.environ, PARENT_VARIABLE: str(gone.pid)},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert newest_checkpoint(service) is None
+    assert service.status() == {}
 
 
 def is_low(pid: int) -> bool:
