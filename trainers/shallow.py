@@ -32,7 +32,7 @@ class ShallowStates:
                 self.target.exit_layer, self.num_rows, self.max_seq_len
             )
         plan = self.target.plan(batch.segments)
-        flat = plan.take(self.target.shallow(plan, self.cache))  # [N, H]
+        flat = self.target.shallow(plan, self.cache)  # [N, H]
         num_traces, longest = batch.positions.shape
         is_real = torch.arange(longest, device=flat.device) < batch.lengths[:, None]  # [B, T]
         padded = flat.new_zeros(num_traces, longest, flat.shape[1])

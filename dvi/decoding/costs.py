@@ -97,7 +97,7 @@ def forward(target: TargetModel, cache: KvCache, width: int) -> None:
     """A whole target pass over ``width`` positions of row 0."""
     plan = target.plan([Segment(0, MEASURED_POSITION, (0,) * width)])
     hidden = target.deep(target.shallow(plan, cache), plan, cache)
-    target.logits(plan.take(hidden))
+    target.logits(hidden)
 
 
 def time_calls(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:

@@ -64,12 +64,12 @@ class Verifier:
         return verdicts
 
     def _forward(self, batch: Batch, segments: Sequence[Segment]) -> Tensor:
-        """Last hidden states of all positions that are no padding, in order of segments."""
+        """Last hidden states of all positions, in order of segments."""
         plan = self._target.plan(segments)
         hidden = self._target.shallow(plan, self._cache)
         members = [*batch.rounds, *(chunk.session for chunk in batch.prefills)]
         self._proposer.observe(hidden, plan, members)
-        return plan.take(self._target.deep(hidden, plan, self._cache))
+        return self._target.deep(hidden, plan, self._cache)
 
     def _read_prompts(self, chunks: Sequence[PrefillChunk], hidden: Tensor) -> None:
         """Log-probabilities of prompt tokens, where asked for, from the chunks' states [N, H].

@@ -47,7 +47,7 @@ def margins(
         cache = target.new_cache(target.spec.num_layers, 1, length + 64)
         plan = target.plan([Segment(0, 0, item.prefix_ids)])
         hidden = target.deep(target.shallow(plan, cache), plan, cache)
-        logits = target.logits(plan.take(hidden)[-1:])[0]  # [V]
+        logits = target.logits(hidden[-1:])[0]  # [V]
         params = SamplingParams(max_tokens=1, temperature=temperature, seed=item.seed)
         point = ChoicePoint(params, position=len(item.prefix_ids))
         served = choice_margin(logits, point, item.served_id)

@@ -130,7 +130,7 @@ class Drafter(Protocol):
         """What was published of the weights in use."""
 
     def observe(self, hidden: Tensor, plan: Plan) -> None:
-        """Take the shallow states [N, H] of a prefill chunk or verify pass, padding included.
+        """Take the shallow states [N, H] of a prefill chunk or verify pass.
 
         Called after the target's shallow pass with the same plan, before acceptance is known:
         what a reject leaves behind lies past the row's length and is overwritten.

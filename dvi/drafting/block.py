@@ -145,7 +145,7 @@ class BlockDrafter:
         def logits_of(plan: Plan) -> Tensor:
             hidden = self.target.shallow(plan, cache)
             drafted = run_layer(weights.layer, hidden, plan, self.cache, 0)
-            return weights.readout.logits(self.target, plan.take(drafted))
+            return weights.readout.logits(self.target, drafted)
 
         return chain(self.target, requests, logits_of, weights.adapter_version)
 

@@ -77,7 +77,7 @@ class HeadDrafter:
 
         def logits_of(plan: Plan) -> Tensor:
             hidden = self.target.shallow(plan, cache)
-            return weights.readout.logits(self.target, plan.take(hidden))
+            return weights.readout.logits(self.target, hidden)
 
         return chain(self.target, requests, logits_of, weights.adapter_version)
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 TILE = 512  # key tile of torch's CPU attention; canonical key lengths are multiples of it
-MIN_WIDTH = 5  # narrowest query whose attention bits do not depend on the width
 
 
 class KvCache:
@@ -32,7 +31,7 @@ class KvCache:
 
     @property
     def capacity(self) -> int:
-        """Positions of a row, a multiple of 512, padding room included."""
+        """Positions of a row, a multiple of 512."""
         return self.data.shape[4]
 
 
@@ -42,8 +41,8 @@ def new_kv_cache(
     dtype: torch.dtype,
     device: torch.device,
 ) -> KvCache:
-    """A cache whose rows hold ``max_len`` positions and the padding of canonical forwards."""
+    """A cache whose rows hold ``max_len`` positions, in whole tiles."""
     layers, rows, kv_heads, head_dim = shape
-    capacity = -(-(max_len + MIN_WIDTH) // TILE) * TILE
+    capacity = -(-max_len // TILE) * TILE
     data = torch.zeros(layers, 2, rows, kv_heads, capacity, head_dim, dtype=dtype, device=device)
     return KvCache(data)

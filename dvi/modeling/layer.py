@@ -117,13 +117,17 @@ def _attend(layer: Layer, qkv: Tensor, plan: Plan, cache: KvCache, cache_layer: 
         query = qkv[span.first : span.first + span.width, : spec.num_heads]
         query = query.reshape(span.width, *groups, -1).permute(1, 2, 0, 3)  # [kv_heads, G, W, D]
         query = query.reshape(1, spec.num_kv_heads, -1, spec.head_dim)
+        if span.num_padding:
+            query = F.pad(query, (0, 0, 0, span.num_padding))
         out = F.scaled_dot_product_attention(
             query,
             keys[span.row : span.row + 1, :, : span.num_keys],
             values[span.row : span.row + 1, :, : span.num_keys],
             attn_mask=span.mask,
         )
-        out = out.view(*groups, span.width, spec.head_dim).permute(2, 0, 1, 3)
+        if span.num_padding:
+            out = out[:, :, : -span.num_padding]
+        out = out.reshape(*groups, span.width, spec.head_dim).permute(2, 0, 1, 3)
         parts.append(out.reshape(span.width, -1))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

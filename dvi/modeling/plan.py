@@ -1,8 +1,8 @@
 """One forward pass, planned: which ids at which positions of which rows.
 
 Owns every index tensor and mask of a pass, made once; does not know weights or layers.
-Letters: N flattened positions, R real ones among them, W width of a segment, S keys that a segment
-sees, G query heads a key-value head, D head width.
+Letters: N flattened positions, W width of a segment, S keys that a segment sees, G query heads a
+key-value head, Q query rows of a key-value head, D head width.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from dvi.modeling.cache import MIN_WIDTH, TILE, KvCache
+from dvi.modeling.cache import TILE, KvCache
 from dvi.modeling.rope import RopeTable
 from dvi.modeling.spec import ModelSpec
+
+MIN_QUERIES = 5  # fewest query rows whose attention bits do not depend on their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,11 @@ class Span:
     """Where one segment lies in the flattened pass."""
 
     first: int  # its first flattened position
-    width: int  # W, padding included
+    width: int  # W
     row: int
     num_keys: int  # S
-    mask: Tensor | None  # [G * W, S], 0 or -inf; None where every key is seen
+    num_padding: int  # query rows beyond G * W whose output is dropped
+    mask: Tensor | None  # [Q, S], 0 or -inf, Q = G * W + num_padding; None where all is seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,8 @@ class Plan:
     rows: Tensor  # [N] int64
     cos: Tensor  # [N, qkv_heads, D], 1 on values
     sin: Tensor  # [N, qkv_heads, D], 0 on values
-    real: Tensor | None  # [R] flattened positions that are no padding; None when all are real
     num_kv_heads: int
     _slots: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-
-    def take(self, flat: Tensor) -> Tensor:
-        """The real rows of ``flat`` [N, ...], in segment order [R, ...]."""
-        return flat if self.real is None else flat.index_select(0, self.real)
 
     def slots(self, cache: KvCache) -> Tensor:
         """[N * 2 * kv_heads] rows of ``cache.layer_slots`` that this pass writes."""
@@ -72,10 +71,9 @@ class Plan:
 def make_plan(
     segments: Sequence[Segment], spec: ModelSpec, rope: RopeTable, *, canonical: bool
 ) -> Plan:
-    """Plan one pass; ``canonical`` pads every segment to width 5 and its keys to 512.
+    """Plan one pass; ``canonical`` gives attention 5 query rows or more and keys in tiles of 512.
 
-    Padding writes past the segment's end, where later tokens overwrite it, and no real query sees
-    it. Two segments of one pass never share a row.
+    Keys past a segment's end are masked. Two segments of one pass never share a row.
     """
     assert segments
     assert len({s.row for s in segments}) == len(segments)
@@ -83,23 +81,20 @@ def make_plan(
     ids: list[int] = []
     positions: list[int] = []
     rows: list[int] = []
-    real: list[int] = []
     spans: list[Span] = []
     for segment in segments:
-        count = len(segment.ids)
-        assert count > 0
+        width = len(segment.ids)
+        assert width > 0
         assert segment.start >= 0
-        width = max(count, MIN_WIDTH) if canonical else count
         end = segment.start + width
         num_keys = -(-end // TILE) * TILE if canonical else end
-        whole = width == 1 and num_keys == end
-        mask = None if whole else _causal_mask(segment.start, width, num_keys, dtype)
-        if mask is not None:
-            mask = mask.repeat(spec.group_size, 1).to(device)
-        spans.append(Span(len(ids), width, segment.row, num_keys, mask))
-        real.extend(range(len(ids), len(ids) + count))
+        num_padding = max(0, MIN_QUERIES - width * spec.group_size) if canonical else 0
+        mask = None
+        if width > 1 or num_keys > end:
+            mask = _causal_mask(segment.start, width, num_keys, dtype).repeat(spec.group_size, 1)
+            mask = F.pad(mask, (0, 0, 0, num_padding)).to(device)
+        spans.append(Span(len(ids), width, segment.row, num_keys, num_padding, mask))
         ids.extend(segment.ids)
-        ids.extend([0] * (width - count))
         positions.extend(range(segment.start, end))
         rows.extend([segment.row] * width)
     position_tensor = torch.tensor(positions, device=device)
@@ -112,7 +107,6 @@ def make_plan(
         rows=torch.tensor(rows, device=device),
         cos=_over_heads(cos, spec, 1.0),
         sin=_over_heads(sin, spec, 0.0),
-        real=None if len(real) == len(ids) else torch.tensor(real, device=device),
         num_kv_heads=spec.num_kv_heads,
     )
 

@@ -121,7 +121,7 @@ def _new_cache(model: TargetModel) -> KvCache:
 def _forward(model: TargetModel, cache: KvCache, segments: list[Segment]) -> Tensor:
     plan = model.plan(segments)
     hidden = model.deep(model.shallow(plan, cache), plan, cache)
-    return model.logits(plan.take(hidden))
+    return model.logits(hidden)
 
 
 def _random_ids(model: TargetModel, generator: torch.Generator, count: int) -> list[int]:

@@ -225,6 +225,6 @@ def reference_tokens(target: TargetModel, request: DecodeRequest) -> tuple[int, 
         with torch.inference_mode():
             plan = target.plan([Segment(0, 0, tuple(tokens))])
             hidden = target.deep(target.shallow(plan, cache), plan, cache)
-            logits = target.logits(plan.take(hidden)[-1:])
+            logits = target.logits(hidden[-1:])
         tokens += choose(logits, [ChoicePoint(request.sampling, len(tokens))])
     return tuple(tokens[len(request.prompt_ids) :])

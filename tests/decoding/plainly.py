@@ -25,7 +25,7 @@ def raw_logits(target: TargetModel, tokens: list[int]) -> Tensor:
     with torch.inference_mode():
         plan = target.plan([Segment(0, 0, tuple(tokens))])
         hidden = target.deep(target.shallow(plan, cache), plan, cache)
-        return target.logits(plan.take(hidden)).clone()
+        return target.logits(hidden).clone()
 
 
 def processed(

@@ -27,7 +27,7 @@ def next_probabilities(
     """Exact [V] after temperature, then top-k, then top-p (vLLM's order), by full sorting."""
     cache = target.new_cache(target.spec.num_layers, 1, len(ids))
     plan = target.plan([Segment(0, 0, ids)])
-    logits = target.logits(plan.take(target.deep(target.shallow(plan, cache), plan, cache))[-1:])[0]
+    logits = target.logits(target.deep(target.shallow(plan, cache), plan, cache)[-1:])[0]
     scaled = logits / params.temperature
     order = scaled.argsort(descending=True)
     probabilities = scaled[order].softmax(-1)

@@ -29,7 +29,7 @@ def target_logits(target: TargetModel, trace: Trace) -> torch.Tensor:
     cache = target.new_cache(target.spec.num_layers, 1, len(ids))
     plan = target.plan([Segment(0, 0, ids)])
     hidden = target.deep(target.shallow(plan, cache), plan, cache)
-    return target.logits(plan.take(hidden)[len(trace.prompt_ids) - 1 :])
+    return target.logits(hidden[len(trace.prompt_ids) - 1 :])
 
 
 def check_rounds(trace: Trace) -> None:

@@ -133,14 +133,14 @@ class Row:
         hidden = bench.target.shallow(plan, bench.cache)
         bench.drafter.observe(hidden, plan)
         deep = bench.target.deep(hidden, plan, bench.cache)
-        return bench.target.logits(plan.take(deep))
+        return bench.target.logits(deep)
 
 
 def shallow_states(target: TargetModel, ids: Sequence[int]) -> Tensor:
     """h_k [T, H] of a whole text in one pass over a fresh cache."""
     cache = target.new_cache(target.exit_layer, 1, len(ids))
     plan = target.plan([Segment(0, 0, tuple(ids))])
-    return plan.take(target.shallow(plan, cache))
+    return target.shallow(plan, cache)
 
 
 def one_shot_logits(

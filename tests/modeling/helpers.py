@@ -17,7 +17,7 @@ def forward(model: TargetModel, cache: KvCache, segments: Sequence[Segment]) -> 
     """Logits [R, V] of the real positions, in segment order."""
     plan = model.plan(segments)
     hidden = model.deep(model.shallow(plan, cache), plan, cache)
-    return model.logits(plan.take(hidden))
+    return model.logits(hidden)
 
 
 def whole_cache(model: TargetModel, rows: int = 3, max_len: int = 200) -> KvCache:

@@ -104,43 +104,43 @@ def test_write_kv_stores_the_bits_of_run_layer() -> None:
         assert torch.count_nonzero(wrote.data) > 0
 
 
-def test_plan_pads_to_width_five_and_takes_real_rows_back() -> None:
+def test_a_canonical_plan_gives_attention_five_queries_and_whole_tiles() -> None:
     model = build_target(dtype=torch.float32, deterministic=True)
     plan = model.plan([Segment(0, 2, (11, 12)), Segment(1, 510, (13,) * 7), Segment(2, 0, (14,))])
-    assert [(s.first, s.width, s.num_keys) for s in plan.spans] == [
-        (0, 5, 512),
-        (5, 7, 1024),
-        (12, 5, 512),
+    group = model.spec.group_size
+    assert [(s.first, s.width, s.num_keys, s.num_padding) for s in plan.spans] == [
+        (0, 2, 512, max(0, 5 - 2 * group)),
+        (2, 7, 1024, 0),
+        (9, 1, 512, max(0, 5 - group)),
     ]
-    assert plan.take(plan.ids).tolist() == [11, 12] + [13] * 7 + [14]
-    assert plan.take(plan.positions).tolist() == [2, 3, *range(510, 517), 0]
-    assert plan.take(plan.rows).tolist() == [0, 0] + [1] * 7 + [2]
+    assert max(s.num_padding for s in plan.spans) > 0
+    assert plan.ids.tolist() == [11, 12] + [13] * 7 + [14]
+    assert plan.positions.tolist() == [2, 3, *range(510, 517), 0]
+    assert plan.rows.tolist() == [0, 0] + [1] * 7 + [2]
 
 
-def test_fast_plan_has_no_padding_and_no_mask_for_one_token() -> None:
+def test_fast_plan_has_no_mask_for_one_token() -> None:
     model = build_target(dtype=torch.float32)
     plan = model.plan([Segment(0, 6, (1,)), Segment(1, 0, (2, 3))])
-    assert plan.real is None
     assert plan.spans[0].mask is None
     assert plan.spans[1].mask is not None
     assert [s.num_keys for s in plan.spans] == [7, 2]
 
 
-def test_capacity_has_room_for_padding() -> None:
+def test_the_last_position_of_a_row_can_be_decoded() -> None:
     model = build_target(dtype=torch.float32, deterministic=True)
     for max_len in (507, 508, 512):
         cache = model.new_cache(4, 1, max_len)
         assert cache.capacity % 512 == 0
-        # The last token of a full row is padded to five positions.
         forward(model, cache, [Segment(0, max_len - 1, (1,))])
 
 
-def test_padding_rows_write_nothing_below_the_segment() -> None:
+def test_one_token_writes_its_own_position_only() -> None:
     model = build_target(dtype=torch.float32, deterministic=True)
     cache = whole_cache(model)
     forward(model, cache, [Segment(1, 0, random_ids(30, 64))])
     before = cache.data.clone()
     forward(model, cache, [Segment(1, 20, (3,))])
     assert torch.equal(cache.data[:, :, 1, :, :20], before[:, :, 1, :, :20])
-    assert torch.equal(cache.data[:, :, 1, :, 25:], before[:, :, 1, :, 25:])
+    assert torch.equal(cache.data[:, :, 1, :, 21:], before[:, :, 1, :, 21:])
     assert torch.equal(cache.data[:, :, ::2], before[:, :, ::2])

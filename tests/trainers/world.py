@@ -118,7 +118,7 @@ class LiveDraft:
         plan = self.target.plan([Segment(0, start, tuple(ids))])
         hidden = self.target.shallow(plan, self.cache)
         self.drafter.observe(hidden, plan)
-        return self.target.logits(plan.take(self.target.deep(hidden, plan, self.cache)))
+        return self.target.logits(self.target.deep(hidden, plan, self.cache))
 
 
 def make_trace(
