@@ -96,16 +96,22 @@ class TokenRules:
 
     def is_complete(self) -> bool:
         """Whether a grammar has come to its end: nothing but an end token could follow."""
-        if self._matcher is None:
-            return False
-        allowed = self._matcher.allowed()
-        return allowed is not None and not allowed.any()
+        return self._has_no_next() and self._matcher is not None and self._matcher.may_end()
 
     def error(self) -> str | None:
         """Why the answer cannot go on; None while it can."""
-        if self._matcher is None or self._matcher.allowed() is not None:
+        if self._matcher is None:
             return None
-        return "the grammar grew too complex to follow"
+        if self._matcher.allowed() is None:
+            return "the grammar could not be followed further"
+        if self._has_no_next() and not self._matcher.may_end():
+            return "no token can go on with this grammar"
+        return None
+
+    def _has_no_next(self) -> bool:
+        """Whether the grammar allows no token of text."""
+        allowed = None if self._matcher is None else self._matcher.allowed()
+        return allowed is not None and not allowed.any()
 
     def _may_stand(self, token_id: int) -> bool:
         assert self._matcher is not None
