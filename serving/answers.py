@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dvi.types import AcceptanceCounts, Delta, Source
+from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason, Source
+from serving.logprobs import LogprobWriter, join_chat, join_completion
 from serving.plan import Plan
 
 Json = dict[str, Any]
 REPORTED_SOURCES = (Source.NEURAL, Source.MEMORY)
+MAX_LISTED = 256  # ignored keys that an answer lists; all of them are counted
 
 
 @dataclass(slots=True)
@@ -25,10 +27,12 @@ class ChoiceAnswer:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
     last: Delta | None = None  # the delta with the finish reason
 
     def add(self, delta: Delta) -> None:
         """Append one delta."""
+        self.deltas.append(delta)
         self.texts.append(delta.text)
         self.token_ids += delta.token_ids
         self.sources += delta.sources
@@ -78,7 +82,7 @@ def dvi_object(plan: Plan, choices: Sequence[ChoiceAnswer]) -> Json:
             max(last for _, last in versions),
         ],
         "seed": plan.seed,
-        "ignored_fields": list(plan.ignored_fields),
+        "ignored_fields": list(plan.ignored_fields[:MAX_LISTED]),
     }
 
 
@@ -86,10 +90,25 @@ def usage_object(plan: Plan, choices: Sequence[ChoiceAnswer]) -> Json:
     """Tokens read and made; an end token and a stop string's tokens count."""
     prompt_tokens = plan.num_prompt_tokens()
     completion_tokens = sum(len(choice.token_ids) for choice in choices)
-    return {
+    usage: Json = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+    }
+    if plan.has_prediction:
+        usage["completion_tokens_details"] = _prediction_details(choices)
+    return usage
+
+
+def _prediction_details(choices: Sequence[ChoiceAnswer]) -> Json:
+    """OpenAI's two counts. The memory that reads the prediction reads the prompt as well."""
+    ends = [choice.last for choice in choices if choice.last is not None]
+    memory = sum_counts(end.counts for end in ends if end.counts is not None).by_source[
+        Source.MEMORY
+    ]
+    return {
+        "accepted_prediction_tokens": memory.accepted,
+        "rejected_prediction_tokens": memory.proposed - memory.accepted,
     }
 
 
@@ -113,15 +132,59 @@ def choice_extras(plan: Plan, choice: Json, answer: ChoiceAnswer | Delta) -> Non
         choice["dvi"] = {"sources": [source.value for source in answer.sources]}
 
 
+def hidden_ends(request: DecodeRequest) -> frozenset[int]:
+    """Tokens that end an answer and have no text in it."""
+    sampling = request.sampling
+    ends = frozenset(() if sampling.ignore_eos else sampling.end_token_ids)
+    return ends if sampling.include_stop_str_in_output else ends | set(sampling.stop_token_ids)
+
+
+class ChoiceLogprobs:
+    """Log-probabilities of one choice in the form of its route, in the order of its deltas."""
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        self._plan = plan
+        self._request = plan.requests[index]
+        self._echo_len = len(plan.echoes[index]) if plan.echoes else 0
+        self._ends = hidden_ends(self._request)
+        self._writer = LogprobWriter(
+            plan.texts, skip_special_tokens=self._request.sampling.skip_special_tokens
+        )
+        self._writer.begin_after(self._echo_len)
+
+    def of(self, delta: Delta) -> Json | None:
+        """Those of one delta, the echoed prompt's before its own; None where nobody asked."""
+        if not self._plan.wants_logprobs:
+            return None
+        ids = delta.token_ids
+        is_end = delta.finish_reason is FinishReason.STOP and bool(ids) and ids[-1] in self._ends
+        if self._plan.is_chat:
+            return self._writer.chat(delta.logprobs, is_end=is_end)
+        parts = []
+        if delta.prompt_logprobs is not None:
+            prompt_ids = self._request.prompt_ids
+            parts.append(self._writer.prompt(prompt_ids, delta.prompt_logprobs, self._echo_len))
+        parts.append(self._writer.completion(delta.logprobs, is_end=is_end))
+        return join_completion(parts)
+
+    def joined(self, parts: Sequence[Json]) -> Json | None:
+        """What ``of`` gave for all deltas, as one."""
+        if not self._plan.wants_logprobs:
+            return None
+        return join_chat(parts) if self._plan.is_chat else join_completion(parts)
+
+
 def _full_choice(plan: Plan, answer: ChoiceAnswer) -> Json:
     assert answer.last is not None
     assert answer.last.finish_reason is not None
     text = "".join(answer.texts)
-    choice: Json = {"index": answer.index, "logprobs": None}
+    logprobs = ChoiceLogprobs(plan, answer.index)
+    parts = [part for part in map(logprobs.of, answer.deltas) if part is not None]
+    choice: Json = {"index": answer.index, "logprobs": logprobs.joined(parts)}
     if plan.is_chat:
         choice["message"] = {"role": "assistant", "content": text, "refusal": None}
     else:
-        choice["text"] = text
+        choice["text"] = (plan.echoes[answer.index] if plan.echoes else "") + text
     choice["finish_reason"] = answer.last.finish_reason.value
     choice_extras(plan, choice, answer)
     if plan.return_token_ids and not plan.is_chat:

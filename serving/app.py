@@ -21,7 +21,7 @@ from serving.auth import AccessRules
 from serving.completions import enter, generate
 from serving.errors import ApiError, install_handlers
 from serving.gate import Gate
-from serving.parse import parse_chat, parse_completion, read_json, validate
+from serving.parse import as_json, parse_chat, parse_completion, read_body, validate
 from serving.schema import ChatBody, CompletionBody, PromoteBody
 from serving.service import Door, Service
 
@@ -115,7 +115,8 @@ def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], Adapter
     @app.post("/admin/adapters/promote", openapi_extra=_body_schema(PromoteBody))
     async def promote(request: Request) -> Response:
         enter(service)
-        body = validate(PromoteBody, await read_json(request))
+        raw = await read_body(request, service.config.max_body_bytes)
+        body = validate(PromoteBody, as_json(raw))
         return JSONResponse({"current": await act(desk().promote, body.version)})
 
     @app.post("/admin/adapters/rollback")

@@ -95,6 +95,12 @@ def check_exposure(config: DviConfig, rules: AccessRules) -> bool:
     return log_content
 
 
+def scope_per_user(config: DviConfig, rules: AccessRules) -> bool:
+    """Whether memory and prefixes are kept apart by user; several keys mean several tenants."""
+    scope = config.drafter.memory_scope
+    return len(rules.api_keys) > 1 if scope is None else scope != "global"
+
+
 def _matches(given: str, keys: Iterable[str]) -> bool:
     """Compare with every key in constant time; no early way out tells which one was near."""
     found = False
@@ -147,8 +153,8 @@ def _check_origin(rules: AccessRules, headers: Headers) -> None:
         raise ApiError(403, "Web pages of another origin may not call.", code="origin_not_allowed")
 
 
-def check_access(rules: AccessRules, method: str, path: str, headers: Headers) -> None:
-    """Raise the ApiError that answers this request, or return."""
+def check_access(rules: AccessRules, method: str, path: str, headers: Headers) -> str:
+    """The key that the request came with, "" without one; raises the ApiError that answers it."""
     if not rules.api_keys:
         _check_origin(rules, headers)
     is_open = path in OPEN_PATHS or (path == "/metrics" and rules.metrics_open)
@@ -159,3 +165,4 @@ def check_access(rules: AccessRules, method: str, path: str, headers: Headers) -
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         if kind != "application/json" and (has_body or kind):
             raise ApiError(415, "The body must be application/json.", code="not_json")
+    return _bearer(headers) if rules.api_keys and not is_open else ""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dvi.types import Delta
 from serving.answers import (
     ChoiceAnswer,
+    ChoiceLogprobs,
     Json,
     choice_extras,
     dvi_object,
@@ -27,7 +28,9 @@ class ChunkWriter:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._choices = [ChoiceAnswer(index) for index in range(len(plan.requests))]
+        self._logprobs = [ChoiceLogprobs(plan, index) for index in range(len(plan.requests))]
         self._told_prompt: set[int] = set()
+        self._to_echo = dict(enumerate(plan.echoes))
 
     def opening(self) -> Iterator[Json]:
         """Chunks that go out before the first token: the roles of a chat."""
@@ -44,7 +47,7 @@ class ChunkWriter:
         answer = self._choices[index]
         answer.add(delta)
         is_last = all(choice.last is not None for choice in self._choices)
-        if self._worth_sending(delta):
+        if self._worth_sending(index, delta):
             chunk = self._chunk([self._delta_choice(index, delta)])
             if is_last and not self._plan.include_usage:
                 chunk["dvi"] = dvi_object(self._plan, self._choices)
@@ -55,9 +58,11 @@ class ChunkWriter:
             chunk["dvi"] = dvi_object(self._plan, self._choices)
             yield chunk
 
-    def _worth_sending(self, delta: Delta) -> bool:
-        wants_tokens = self._plan.detail or self._plan.return_token_ids
+    def _worth_sending(self, index: int, delta: Delta) -> bool:
+        plan = self._plan
+        wants_tokens = plan.detail or plan.return_token_ids or plan.wants_logprobs
         has_news = bool(delta.text) or (wants_tokens and bool(delta.token_ids))
+        has_news |= index in self._to_echo or delta.prompt_logprobs is not None
         return has_news or delta.finish_reason is not None
 
     def _choice(self, index: int) -> Json:
@@ -69,7 +74,8 @@ class ChunkWriter:
         if plan.is_chat:
             choice["delta"] = {"content": delta.text} if delta.text else {}
         else:
-            choice["text"] = delta.text
+            choice["text"] = self._to_echo.pop(index, "") + delta.text
+        choice["logprobs"] = self._logprobs[index].of(delta)
         if delta.finish_reason is not None:
             choice["finish_reason"] = delta.finish_reason.value
         choice_extras(plan, choice, delta)

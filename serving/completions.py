@@ -16,31 +16,56 @@ from starlette.concurrency import run_in_threadpool
 from dvi.decoding import Outcome
 from serving.errors import ApiError, unavailable
 from serving.generation import Generation
-from serving.parse import Parsed, read_json
-from serving.plan import make_plan
+from serving.parse import Parsed, as_json, read_body
+from serving.plan import Caller, Plan, make_plan
+from serving.sampling import grammar_refused
 from serving.service import DecodeEngine, Door, ServedModel, Service
 from serving.stream import EventStream, whole_answer
 
+# Errors of requests that the engine had: their outcome is booked already.
+AFTER_ENTRY = ("engine_failed", "cancelled", "request_timeout")
+CLOSED = {
+    Door.STARTING: "The model is still loading.",
+    Door.DRAINING: "The server is shutting down.",
+    Door.STUCK: "The engine does not answer.",
+}
+
 
 def enter(service: Service) -> tuple[ServedModel, DecodeEngine]:
-    """The model and its engine, or the 503 that says why not."""
+    """The model and its engine, or the 503 that says why not.
+
+    A failing engine is let try: the next request may be the one that it can answer.
+    """
     door = service.door()
-    if door is Door.READY or door is Door.STUCK:
-        assert service.model is not None
-        assert service.engine is not None
-        return service.model, service.engine
-    text = {
-        Door.STARTING: "The model is still loading.",
-        Door.DRAINING: "The server is shutting down.",
-    }
-    raise unavailable(text[door], door.value)
+    if door in CLOSED:
+        raise unavailable(CLOSED[door], door.value)
+    assert service.model is not None
+    assert service.engine is not None
+    return service.model, service.engine
+
+
+def _prepare(
+    raw: bytes,
+    parse: Callable[[Any], Parsed],
+    caller: Caller,
+    model: ServedModel,
+    engine: DecodeEngine,
+) -> Plan:
+    """From bytes to a plan whose grammar is compiled. CPU-bound: off the event loop."""
+    parsed = parse(as_json(raw))
+    plan = make_plan(parsed, model, caller)
+    try:
+        engine.check_grammar(plan.requests[0].sampling.grammar)
+    except ValueError as error:
+        raise grammar_refused(parsed.body, error) from error
+    return plan
 
 
 async def _answer(service: Service, request: Request, parse: Callable[[Any], Parsed]) -> Response:
-    arrived_s = time.monotonic()
+    caller = Caller(request.state.request_id, time.monotonic(), request.state.api_key)
     model, engine = enter(service)
-    parsed = parse(await read_json(request))
-    plan = await run_in_threadpool(make_plan, parsed, model, request.state.request_id, arrived_s)
+    raw = await read_body(request, service.config.max_body_bytes)
+    plan = await run_in_threadpool(_prepare, raw, parse, caller, model, engine)
     service.counts.fields_ignored(len(plan.ignored_fields))
     generation = Generation(service, engine, plan)
     if plan.stream:
@@ -54,6 +79,6 @@ async def generate(service: Service, request: Request, parse: Callable[[Any], Pa
     try:
         return await _answer(service, request, parse)
     except ApiError as error:
-        if error.code not in ("engine_failed", "cancelled"):
+        if error.code not in AFTER_ENTRY:
             service.counts.request_ended(Outcome.REJECTED)
         raise

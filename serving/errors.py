@@ -65,9 +65,24 @@ def unavailable(message: str, code: str) -> ApiError:
     return ApiError(503, message, code=code, headers={"Retry-After": "5"})
 
 
+def out_of_time() -> ApiError:
+    """A 408 for a request past serving.max_request_s; a second try would take as long."""
+    return ApiError(
+        408,
+        "The request took longer than this server allows. Ask for fewer tokens.",
+        code="request_timeout",
+        headers={"x-should-retry": "false"},
+    )
+
+
 def error_type(status: int) -> str:
     """OpenAI's word for a class of status codes."""
-    names = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+    names = {
+        401: "authentication_error",
+        403: "permission_error",
+        408: "timeout_error",
+        429: "rate_limit_error",
+    }
     if status in names:
         return names[status]
     return "invalid_request_error" if status < 500 else "server_error"
@@ -113,7 +128,9 @@ def install_handlers(app: FastAPI) -> None:
     async def on_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         if error.status_code in (404, 405):
-            return error_response(route_error(request.method, request.url.path, error.status_code))
+            answer = route_error(request.method, request.url.path, error.status_code)
+            answer.headers = dict(error.headers or {})  # Allow, of a 405
+            return error_response(answer)
         return error_response(ApiError(error.status_code, str(error.detail)))
 
     async def on_fault(_request: Request, _error: Exception) -> JSONResponse:

@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serving.errors import invalid
+MAX_NAME_LEN = 64  # of an unknown key as it is listed
 
 # Null and empty values always ask for nothing; the values here are documented defaults.
 COMMON_UNHONOURED: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": (),
     "cache_salt": (),
-    "continue_final_message": (False,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
     "guided_choice": (),
     "guided_decoding_backend": (),
     "guided_grammar": (),
@@ -28,29 +25,25 @@ COMMON_UNHONOURED: dict[str, tuple[Any, ...]] = {
     "guided_whitespace_pattern": (),
     "kv_transfer_params": (),
     "length_penalty": (1,),
-    "logit_bias": (),
     "logits_processors": (),
-    "logprobs": (False,),
-    "min_tokens": (0,),
     "mm_processor_kwargs": (),
-    "presence_penalty": (0,),
     "priority": (0,),
     "prompt_logprobs": (),
     "repetition_detection": (),
-    "repetition_penalty": (1,),
     "request_id": (),
-    "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "structural_tag": (),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "vllm_xargs": (),
 }
 
+# Fields of one route that the other has no use for.
 COMPLETION_UNHONOURED: dict[str, tuple[Any, ...]] = COMMON_UNHONOURED | {
     "best_of": (1,),
+    "continue_final_message": (False,),
+    "prediction": (),
     "prompt_embeds": (),
     "suffix": (),
 }
@@ -59,18 +52,17 @@ CHAT_UNHONOURED: dict[str, tuple[Any, ...]] = COMMON_UNHONOURED | {
     "audio": (),
     "chat_template": (),
     "documents": (),
+    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": (),
     "include_reasoning": (True,),
     "media_io_kwargs": (),
     "modalities": (["text"],),
     "moderation": (),
-    "prediction": (),
     "reasoning_effort": ("none",),
     "thinking_token_budget": (),
     "tool_choice": ("none", "auto"),
     "tools": (),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -83,6 +75,16 @@ MESSAGE_UNHONOURED: dict[str, tuple[Any, ...]] = {
     "reasoning_content": (),
     "refusal": (),
     "tool_calls": (),
+}
+
+STRUCTURED_UNHONOURED: dict[str, tuple[Any, ...]] = {
+    "disable_additional_properties": (False,),
+    "disable_any_whitespace": (False,),
+    "disable_fallback": (False,),
+    "grammar": (),
+    "json_object": (False,),
+    "structural_tag": (),
+    "whitespace_pattern": (),
 }
 
 STREAM_UNHONOURED: dict[str, tuple[Any, ...]] = {"continuous_usage_stats": (False,)}
@@ -112,21 +114,19 @@ def asks_for_nothing(value: Any, inert: tuple[Any, ...]) -> bool:
     )
 
 
-def ignored_keys(
-    extra: Mapping[str, Any] | None, unhonoured: Mapping[str, tuple[Any, ...]], where: str = ""
-) -> list[str]:
-    """Names of the unknown keys of ``extra``, each with ``where`` before it.
+def sort_keys(
+    extra: Mapping[str, Any], unhonoured: Mapping[str, tuple[Any, ...]], where: str = ""
+) -> tuple[list[str], list[str]]:
+    """Names of the keys of ``extra`` to refuse and of those to ignore, with ``where`` before each.
 
-    Raises a 400 that names the first key which asks for something this server does not do.
+    Refused are those that ask for something this server does not do.
     """
-    ignored = []
-    for key, value in (extra or {}).items():
-        name = f"{where}{key}"
+    refused, ignored = [], []
+    for key, value in extra.items():
+        name = f"{where}{key}"[:MAX_NAME_LEN]
         if key in unhonoured:
             if not asks_for_nothing(value, unhonoured[key]):
-                raise invalid(
-                    f"{name} is not supported by this server.", name, "unsupported_parameter"
-                )
+                refused.append(name)
         elif key not in HINTS:
-            ignored.append(name[:64])
-    return ignored
+            ignored.append(name)
+    return refused, ignored

@@ -51,9 +51,9 @@ class Gate:
 
         try:
             request_id = _request_id(path, headers)
-            check_access(self._rules, scope["method"], path, headers)
+            api_key = check_access(self._rules, scope["method"], path, headers)
         except ApiError as error:
             await error_response(error)(scope, receive, send_with_id)
             return
-        scope.setdefault("state", {})["request_id"] = request_id
+        scope.setdefault("state", {}).update(request_id=request_id, api_key=api_key)
         await self._app(scope, receive, send_with_id)

@@ -7,6 +7,7 @@ how an answer looks. Use as ``async with`` so that whatever happens the engine f
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import TracebackType
@@ -15,12 +16,13 @@ from typing import NamedTuple, Self
 from dvi.decoding import Outcome, QueueFull
 from dvi.types import Delta, FinishReason
 from serving.counts import outcome_of
-from serving.errors import queue_full
+from serving.errors import invalid, queue_full
 from serving.plan import Plan, unrecorded
 from serving.service import DecodeEngine, Service
 
 ENDED_WELL = (FinishReason.STOP, FinishReason.LENGTH)
 FREE_TIMEOUT_S = 10.0  # a round takes well under a second; a stuck engine never answers
+TIMED_OUT = "timeout"  # what the engine says of a request past its deadline
 ANSWERS_PER_S = 4  # for the guess in Retry-After only
 
 
@@ -51,7 +53,7 @@ class Generation:
         self._is_booked = False
 
     async def __aenter__(self) -> Self:
-        """Submit every choice or none. Raises the 429."""
+        """Submit every choice or none. Raises the 429, and a 400 where the engine refuses."""
         if not self._service.claim(self.plan.engine_ids()):
             self.plan = unrecorded(self.plan)
             self._service.claim(self.plan.engine_ids())
@@ -60,6 +62,9 @@ class Generation:
         except QueueFull as error:
             self._service.release(self.plan.engine_ids())
             raise queue_full(self._engine.stats().queue_depth / ANSWERS_PER_S) from error
+        except ValueError as error:
+            self._service.release(self.plan.engine_ids())
+            raise invalid(str(error), None) from error
         self._index_of = {
             (request.request_id, request.sampling.choice_index): index
             for index, request in enumerate(self.plan.requests)
@@ -89,8 +94,10 @@ class Generation:
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
         """Everything the choices deliver."""
         while len(self._reasons) < len(self.plan.requests):
-            delta = await self._queue.get()
+            delta = await self._next_delta()
             index = self._index_of[delta.request_id, delta.choice_index]
+            if index in self._reasons:
+                continue  # the engine came back after its choice was given up
             self._num_tokens[index] += len(delta.token_ids)
             if delta.finish_reason is not None:
                 self._reasons[index] = delta.finish_reason
@@ -98,6 +105,22 @@ class Generation:
                     self._service.release(self.plan.engine_ids())
                     self._book()  # before the answer leaves: who has it finds it counted
             yield ChoiceDelta(index, delta)
+
+    async def _next_delta(self) -> Delta:
+        """What the engine delivers next; the end of a choice whose engine no longer answers."""
+        deadline_s = self.plan.requests[0].deadline_s
+        if deadline_s is None:
+            return await self._queue.get()
+        try:
+            async with asyncio.timeout(deadline_s + FREE_TIMEOUT_S - time.monotonic()):
+                return await self._queue.get()
+        except TimeoutError:
+            self._cancel()
+            left = next(i for i in range(len(self.plan.requests)) if i not in self._reasons)
+            request = self.plan.requests[left]
+            choice = request.sampling.choice_index
+            end = FinishReason.CANCELLED
+            return Delta(request.request_id, choice, (), (), "", end, error=TIMED_OUT)
 
     async def _drain(self) -> None:
         """Wait for the last delta of every choice: only then its tokens are known."""
@@ -114,6 +137,12 @@ class Generation:
         for request_id in self.plan.engine_ids():
             self._engine.cancel(request_id)
 
+    def _watch_health(self, outcome: Outcome) -> None:
+        if outcome is Outcome.FAILED:
+            self._service.health.request_failed()
+        elif outcome in (Outcome.STOP, Outcome.LENGTH):
+            self._service.health.request_ended_well()
+
     def _book(self) -> None:
         """Count the outcome, once. Nobody reads the answer of a client that is gone."""
         if self._is_booked:
@@ -127,6 +156,7 @@ class Generation:
             self._book_undelivered()
         self._book_unlogged()
         self._service.counts.request_ended(outcome)
+        self._watch_health(outcome)
 
     def _book_undelivered(self) -> None:
         for index, reason in self._reasons.items():

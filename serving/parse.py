@@ -1,16 +1,19 @@
-"""From the bytes of a POST to a checked body, or a 400 that names the field.
+"""From the bytes of a POST to a checked body, or a 400 that names every field that is wrong.
 
 Owns the translation of pydantic's errors; knows nothing of what a field means.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from serving.errors import ApiError, invalid
 from serving.fields import (
@@ -18,12 +21,22 @@ from serving.fields import (
     COMPLETION_UNHONOURED,
     MESSAGE_UNHONOURED,
     STREAM_UNHONOURED,
-    ignored_keys,
+    STRUCTURED_UNHONOURED,
+    sort_keys,
 )
-from serving.schema import ChatBody, CompletionBody, GenerationBody
+from serving.schema import (
+    ChatBody,
+    CompletionBody,
+    Message,
+    Prediction,
+    StreamOptions,
+    TextPart,
+)
+from serving.structured import JsonSchema, ResponseFormat, StructuredOutputs
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
-MAX_BODY_BYTES = 32 << 20  # a full context of token ids is far below
+READ_TIMEOUT_S = 60.0
+MAX_NAMED = 10  # complaints and ignored keys that one answer lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +47,63 @@ class Parsed:
     ignored_fields: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class Keys:
+    """Keys that no model here has, sorted into the two classes that matter."""
+
+    refused: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+    def look(
+        self,
+        data: object,
+        model: type[BaseModel],
+        unhonoured: Mapping[str, tuple[Any, ...]],
+        where: str = "",
+    ) -> None:
+        """Sort the keys of ``data``, if it is an object, that ``model`` does not have."""
+        if not isinstance(data, dict):
+            return
+        known = {info.alias or name for name, info in model.model_fields.items()}
+        extra = {key: value for key, value in data.items() if key not in known}
+        refused, ignored = sort_keys(extra, unhonoured, where)
+        self.refused += refused
+        self.ignored += ignored
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-async def read_json(request: Request) -> Any:
-    """The body as JSON. Raises 413 and 400."""
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body's bytes. Raises 413, 408 and 400."""
+    too_large = ApiError(413, f"The body is larger than {max_bytes} bytes.", code="body_too_large")
+    told = request.headers.get("content-length", "")
+    if told.isdecimal() and int(told[:19]) > max_bytes:
+        raise too_large
     chunks = bytearray()
-    async for chunk in request.stream():
-        chunks += chunk
-        if len(chunks) > MAX_BODY_BYTES:
-            raise ApiError(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
     try:
-        data = json.loads(bytes(chunks), parse_constant=_refuse_constant)
-        # Lone surrogates are JSON but no text: tokenizers cannot encode them.
-        json.dumps(data, ensure_ascii=False).encode()
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            async for chunk in request.stream():
+                chunks += chunk
+                if len(chunks) > max_bytes:
+                    raise too_large
+    except TimeoutError as error:
+        raise ApiError(408, "The body did not arrive in time.", code="body_timeout") from error
+    except ClientDisconnect as error:
+        raise invalid("The connection closed before the body was complete.", None) from error
+    return bytes(chunks)
+
+
+def as_json(raw: bytes) -> Any:
+    """The body as JSON. Raises a 400."""
+    try:
+        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        if b"\\ud" in raw or b"\\uD" in raw:
+            # Lone surrogates are JSON but no text: tokenizers cannot encode them.
+            json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise invalid("The body is not valid JSON.", None) from error
+        raise invalid("The body is not valid JSON in UTF-8.", None) from error
     return data
 
 
@@ -60,63 +113,106 @@ def _param(location: tuple[int | str, ...]) -> str | None:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part in ("str", "int") or "[" in part or "-" in part:
+        elif part in ("str", "int", "[key]") or "[" in part or "-" in part:
             break  # the tag of a union's member, not a key
         else:
             path += f".{part}" if path else part
     return path or None
 
 
-def _as_api_error(error: ValidationError) -> ApiError:
-    """The first complaint; of a union all members complain, the deepest is the closest."""
-    found = error.errors(include_url=False, include_input=False)
-    first = found[0]["loc"][:1]
-    worst = max((item for item in found if item["loc"][:1] == first), key=lambda e: len(e["loc"]))
-    param = _param(worst["loc"])
-    message = worst["msg"].removeprefix("Value error, ")
-    if param is None and ": " in message:
-        param = message.split(":", 1)[0]
-        return invalid(message + ".", param)
-    return invalid(f"{param or 'body'}: {message}.", param)
+def _complaints(error: ValidationError) -> dict[str | None, str]:
+    """One complaint a field; of a union all members complain, the deepest is the closest."""
+    worst: dict[str | None, tuple[int, str]] = {}
+    for item in error.errors(include_url=False, include_input=False, include_context=False):
+        param, text = _param(item["loc"]), item["msg"].removeprefix("Value error, ")
+        if param is None and ": " in text:
+            param, text = text.split(": ", 1)
+        if param not in worst or len(item["loc"]) > worst[param][0]:
+            worst[param] = (len(item["loc"]), text)
+    return {param: text for param, (_, text) in worst.items()}
+
+
+def _all_wrong(complaints: Mapping[str | None, str], refused: Iterable[str] = ()) -> ApiError:
+    """One 400 that names everything; ``param`` is the first."""
+    params: list[str | None] = [*refused, *complaints]
+    texts = [f"{name} is not supported by this server" for name in refused]
+    texts += [f"{param or 'body'}: {text}" for param, text in complaints.items()]
+    if len(texts) > MAX_NAMED:
+        texts[MAX_NAMED:] = [f"and {len(texts) - MAX_NAMED} more"]
+    code = "unsupported_parameter" if not complaints else None
+    return invalid("; ".join(texts) + ".", params[0], code)
+
+
+def _require_object(data: Any) -> None:
+    if not isinstance(data, dict):
+        raise invalid("The body must be a JSON object.", None)
 
 
 def validate(model: type[BodyT], data: Any) -> BodyT:
     """``data`` as ``model``, or a 400."""
-    if not isinstance(data, dict):
-        raise invalid("The body must be a JSON object.", None)
+    _require_object(data)
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _as_api_error(error) from error
+        raise _all_wrong(_complaints(error)) from error
 
 
-def _ignored_of_stream(body: GenerationBody) -> list[str]:
-    if body.stream_options is None:
-        return []
-    return ignored_keys(body.stream_options.model_extra, STREAM_UNHONOURED, "stream_options.")
+def _look_at_parts(keys: Keys, content: object, where: str) -> None:
+    if isinstance(content, list):
+        for place, part in enumerate(content):
+            keys.look(part, TextPart, {}, f"{where}.content[{place}].")
 
 
-def _ignored_of_messages(body: ChatBody) -> list[str]:
-    ignored = []
-    for index, message in enumerate(body.messages):
-        where = f"messages[{index}]."
-        ignored += ignored_keys(message.model_extra, MESSAGE_UNHONOURED, where)
-        if not isinstance(message.content, list):
-            continue
-        for place, part in enumerate(message.content):
-            ignored += ignored_keys(part.model_extra, {}, f"{where}content[{place}].")
-    return ignored
+def _nested_keys(keys: Keys, data: Mapping[str, Any]) -> None:
+    """Keys inside the objects of a body."""
+    keys.look(data.get("stream_options"), StreamOptions, STREAM_UNHONOURED, "stream_options.")
+    asked = data.get("structured_outputs")
+    keys.look(asked, StructuredOutputs, STRUCTURED_UNHONOURED, "structured_outputs.")
+    asked = data.get("response_format")
+    keys.look(asked, ResponseFormat, {"structures": (), "triggers": ()}, "response_format.")
+    if isinstance(asked, dict):
+        keys.look(asked.get("json_schema"), JsonSchema, {}, "response_format.json_schema.")
+
+
+def _chat_keys(keys: Keys, data: Mapping[str, Any]) -> None:
+    messages = data.get("messages")
+    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+        where = f"messages[{index}]"
+        keys.look(message, Message, MESSAGE_UNHONOURED, where + ".")
+        if isinstance(message, dict):
+            _look_at_parts(keys, message.get("content"), where)
+    prediction = data.get("prediction")
+    keys.look(prediction, Prediction, {}, "prediction.")
+    if isinstance(prediction, dict):
+        _look_at_parts(keys, prediction.get("content"), "prediction")
+
+
+def _checked(model: type[BodyT], data: Any, keys: Keys) -> BodyT:
+    try:
+        body = model.model_validate(data)
+    except ValidationError as error:
+        raise _all_wrong(_complaints(error), keys.refused) from error
+    if keys.refused:
+        raise _all_wrong({}, keys.refused)
+    return body
 
 
 def parse_completion(data: Any) -> Parsed:
     """Check the body of /v1/completions."""
-    body = validate(CompletionBody, data)
-    ignored = ignored_keys(body.model_extra, COMPLETION_UNHONOURED)
-    return Parsed(body, tuple(ignored + _ignored_of_stream(body)))
+    _require_object(data)
+    keys = Keys()
+    keys.look(data, CompletionBody, COMPLETION_UNHONOURED)
+    _nested_keys(keys, data)
+    body = _checked(CompletionBody, data, keys)
+    return Parsed(body, tuple(keys.ignored))
 
 
 def parse_chat(data: Any) -> Parsed:
     """Check the body of /v1/chat/completions."""
-    body = validate(ChatBody, data)
-    ignored = ignored_keys(body.model_extra, CHAT_UNHONOURED)
-    return Parsed(body, tuple(ignored + _ignored_of_stream(body) + _ignored_of_messages(body)))
+    _require_object(data)
+    keys = Keys()
+    keys.look(data, ChatBody, CHAT_UNHONOURED)
+    _nested_keys(keys, data)
+    _chat_keys(keys, data)
+    body = _checked(ChatBody, data, keys)
+    return Parsed(body, tuple(keys.ignored))

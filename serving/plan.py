@@ -12,13 +12,24 @@ from dataclasses import dataclass, replace
 from dvi.types import DecodeRequest, SamplingParams
 from serving.errors import ApiError, invalid
 from serving.parse import Parsed
-from serving.prompts import PromptIds, chat_prompt, completion_prompts, room_for
-from serving.schema import GREEDY_BELOW, ChatBody, CompletionBody, DviOptions, GenerationBody
+from serving.prompts import Prompt, PromptIds, chat_prompt, completion_prompts, room_for
+from serving.sampling import grammar_of, make_sampling
+from serving.schema import ChatBody, CompletionBody, DviOptions, GenerationBody
 from serving.service import ServedModel
+from serving.words import TokenTexts
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's and vLLM's default of the old route
 MAX_DOMAIN_LEN = 64
 SEED_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and when."""
+
+    request_id: str
+    arrived_s: float  # monotonic
+    api_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,9 @@ class Plan:
     model: str
     system_fingerprint: str
     requests: tuple[DecodeRequest, ...]  # choices of prompt 0, of prompt 1, ...
+    texts: TokenTexts
     seed: int
+    echoes: tuple[str, ...] = ()  # the prompt of each choice, where the answer begins with it
     stream: bool = False
     include_usage: bool = False
     detail: bool = False
@@ -42,6 +55,16 @@ class Plan:
     def engine_ids(self) -> tuple[str, ...]:
         """Ids the engine knows the choices by; n choices of a prompt share one."""
         return tuple(dict.fromkeys(request.request_id for request in self.requests))
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether every token comes with its log-probability."""
+        return self.requests[0].sampling.logprobs is not None
+
+    @property
+    def has_prediction(self) -> bool:
+        """Whether the client said what it expects to read."""
+        return bool(self.requests[0].prediction_ids)
 
     def num_prompt_tokens(self) -> int:
         """Usage counts a prompt once, however many choices it gets."""
@@ -91,47 +114,36 @@ def _domain(body: GenerationBody) -> str:
     return domain
 
 
-def _sampling(body: GenerationBody, model: ServedModel, seed: int) -> SamplingParams:
-    """All but the limit and the choice index."""
-    defaults = model.defaults
-    temperature = defaults.temperature if body.temperature is None else body.temperature
-    top_k = defaults.top_k if body.top_k is None else body.top_k
-    for token in body.stop_token_ids or ():
-        if not 0 <= token < model.num_token_ids:
-            raise invalid(
-                f"stop_token_ids: {token} is outside 0..{model.num_token_ids - 1}.",
-                "stop_token_ids",
-            )
-    return SamplingParams(
-        max_tokens=1,
-        temperature=0.0 if temperature < GREEDY_BELOW else temperature,
-        top_k=max(top_k, 0),
-        top_p=defaults.top_p if body.top_p is None else body.top_p,
-        min_p=defaults.min_p if body.min_p is None else body.min_p,
-        seed=seed,
-        stop=body.stop_strings(),
-        stop_token_ids=tuple(body.stop_token_ids or ()),
-        end_token_ids=tuple(model.tokenizer.end_token_ids),
-        ignore_eos=body.ignore_eos is True,
-        include_stop_str_in_output=body.include_stop_str_in_output is True,
-        skip_special_tokens=body.skip_special_tokens is not False,
-    )
-
-
-def _prompts(body: CompletionBody | ChatBody, model: ServedModel) -> tuple[PromptIds, ...]:
+def _prompts(body: CompletionBody | ChatBody, model: ServedModel) -> tuple[Prompt, ...]:
     if isinstance(body, ChatBody):
         return (chat_prompt(body, model),)
     return completion_prompts(body, model)
 
 
-def make_plan(parsed: Parsed, model: ServedModel, request_id: str, arrived_s: float) -> Plan:
-    """Decode requests of one body. Raises ApiError; CPU-bound, so call it off the event loop."""
+def _prediction(body: CompletionBody | ChatBody, model: ServedModel) -> PromptIds:
+    """Proposals only: what is longer than an answer can be is of no use."""
+    if not isinstance(body, ChatBody) or body.prediction is None:
+        return ()
+    ids = model.tokenizer.encode(body.prediction.text(), add_special_tokens=False)
+    return tuple(ids[: model.max_context_len])
+
+
+def _limit(body: CompletionBody | ChatBody, prompt: Prompt, model: ServedModel) -> int:
+    default = None if isinstance(body, ChatBody) else COMPLETION_MAX_TOKENS
+    limit = room_for(prompt.ids, body.token_limit(), default, model)
+    if (body.min_tokens or 0) > limit:
+        raise invalid(
+            f"min_tokens: {body.min_tokens} is more than the {limit} tokens of the answer.",
+            "min_tokens",
+        )
+    return limit
+
+
+def _choices(
+    parsed: Parsed, model: ServedModel, caller: Caller, common: DecodeRequest
+) -> tuple[tuple[DecodeRequest, ...], tuple[str, ...]]:
+    """A request and an echo for every choice; ``common`` has what all choices share."""
     body = parsed.body
-    _check_model(body, model)
-    options = _options(body, model)
-    seed = int.from_bytes(os.urandom(8)) if body.seed is None else body.seed & SEED_MASK
-    sampling = _sampling(body, model, seed)
-    is_chat = isinstance(body, ChatBody)
     prompts = _prompts(body, model)
     num_choices = len(prompts) * (body.n or 1)
     if num_choices > model.max_choices:
@@ -139,37 +151,62 @@ def make_plan(parsed: Parsed, model: ServedModel, request_id: str, arrived_s: fl
             f"{num_choices} choices in one request; this server takes {model.max_choices}.",
             "prompt" if len(prompts) > 1 else "n",
         )
-    log = model.keep_content and options.log and body.store is not False
     requests = []
     for index, prompt in enumerate(prompts):
-        default = None if is_chat else COMPLETION_MAX_TOKENS
-        limit = room_for(prompt, body.token_limit(), default, model)
+        limit = _limit(body, prompt, model)
+        # Several prompts are several requests to the engine and the store.
+        request_id = caller.request_id if len(prompts) == 1 else f"{caller.request_id}:{index}"
         for choice in range(body.n or 1):
+            sampling = replace(common.sampling, max_tokens=limit, choice_index=choice)
             requests.append(
-                DecodeRequest(
-                    # Several prompts are several requests to the engine and the store.
-                    request_id=request_id if len(prompts) == 1 else f"{request_id}:{index}",
-                    prompt_ids=prompt,
-                    sampling=replace(sampling, max_tokens=limit, choice_index=choice),
-                    speculation=options.speculation,
-                    max_draft_len=options.max_draft_len,
-                    log=log,
-                    domain=_domain(body),
-                    user_hash=model.hash_user(body.user),
-                    arrived_s=arrived_s,
-                )
+                replace(common, request_id=request_id, prompt_ids=prompt.ids, sampling=sampling)
             )
+    echoes = [prompt.echo for prompt in prompts for _ in range(body.n or 1)]
+    is_echoed = isinstance(body, CompletionBody) and body.echo is True
+    return tuple(requests), tuple(echoes) if is_echoed else ()
+
+
+def _common(
+    body: CompletionBody | ChatBody, model: ServedModel, caller: Caller, sampling: SamplingParams
+) -> DecodeRequest:
+    options = _options(body, model)
+    limit_s = model.max_request_s
+    return DecodeRequest(
+        request_id=caller.request_id,
+        prompt_ids=(),
+        sampling=sampling,
+        speculation=options.speculation,
+        max_draft_len=options.max_draft_len,
+        log=model.keep_content and options.log and body.store is not False,
+        domain=_domain(body),
+        user_hash=model.hash_user(body.user),
+        arrived_s=caller.arrived_s,
+        deadline_s=None if limit_s is None else caller.arrived_s + limit_s,
+        prediction_ids=_prediction(body, model),
+        scope=model.scope_of(caller.api_key, body.user),
+    )
+
+
+def make_plan(parsed: Parsed, model: ServedModel, caller: Caller) -> Plan:
+    """Decode requests of one body. Raises ApiError; CPU-bound, so call it off the event loop."""
+    body = parsed.body
+    _check_model(body, model)
+    seed = int.from_bytes(os.urandom(8)) if body.seed is None else body.seed & SEED_MASK
+    sampling = make_sampling(body, model, seed, grammar_of(body))
+    requests, echoes = _choices(parsed, model, caller, _common(body, model, caller, sampling))
     return Plan(
-        request_id=request_id,
+        request_id=caller.request_id,
         created_s=int(time.time()),
-        is_chat=is_chat,
+        is_chat=isinstance(body, ChatBody),
         model=model.name,
         system_fingerprint=model.system_fingerprint,
-        requests=tuple(requests),
+        requests=requests,
+        texts=model.texts,
         seed=seed,
+        echoes=echoes,
         stream=body.stream is True,
         include_usage=body.stream_options is not None and body.stream_options.include_usage is True,
-        detail=options.detail,
+        detail=(body.dvi or DviOptions()).detail,
         return_token_ids=body.return_token_ids is True,
         ignored_fields=parsed.ignored_fields,
     )

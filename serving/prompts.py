@@ -5,6 +5,7 @@ Owns the limits of a prompt; knows nothing of how a model tokenizes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from serving.errors import ApiError, invalid
@@ -12,6 +13,38 @@ from serving.schema import ChatBody, CompletionBody, Message
 from serving.service import ServedModel
 
 PromptIds = tuple[int, ...]
+# What HF's apply_chat_template takes beside the template's own variables.
+NO_TEMPLATE_VARIABLES = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "self",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+# What a template's code can raise over odd arguments beside jinja's own errors.
+TEMPLATE_FAULTS = (ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt as the engine reads it and, with ``echo``, as the answer repeats it."""
+
+    ids: PromptIds
+    echo: str = ""
 
 
 def _checked(ids: list[int], model: ServedModel, where: str) -> PromptIds:
@@ -23,27 +56,35 @@ def _checked(ids: list[int], model: ServedModel, where: str) -> PromptIds:
     return tuple(ids)
 
 
-def completion_prompts(body: CompletionBody, model: ServedModel) -> tuple[PromptIds, ...]:
+def completion_prompts(body: CompletionBody, model: ServedModel) -> tuple[Prompt, ...]:
     """One prompt for a string or a list of ids, several for a list of either."""
     prompt = body.prompt
-    add_special = body.add_special_tokens is not False
-
-    def encode(text: str, where: str) -> PromptIds:
-        return _checked(model.tokenizer.encode(text, add_special_tokens=add_special), model, where)
-
     if isinstance(prompt, str):
-        return (encode(prompt, "prompt"),)
+        return (_text_prompt(body, prompt, model, "prompt"),)
     ids = [item for item in prompt if isinstance(item, int)]
     if ids:
-        return (_checked(ids, model, "prompt"),)
-    prompts: list[PromptIds] = []
+        return (_id_prompt(body, ids, model, "prompt"),)
+    prompts: list[Prompt] = []
     for index, item in enumerate(prompt):
         where = f"prompt[{index}]"
         if isinstance(item, str):
-            prompts.append(encode(item, where))
+            prompts.append(_text_prompt(body, item, model, where))
         elif isinstance(item, list):
-            prompts.append(_checked(item, model, where))
+            prompts.append(_id_prompt(body, item, model, where))
     return tuple(prompts)
+
+
+def _text_prompt(body: CompletionBody, text: str, model: ServedModel, where: str) -> Prompt:
+    add_special = body.add_special_tokens is not False
+    ids = model.tokenizer.encode(text, add_special_tokens=add_special)
+    return Prompt(_checked(ids, model, where), text if body.echo else "")
+
+
+def _id_prompt(body: CompletionBody, ids: list[int], model: ServedModel, where: str) -> Prompt:
+    checked = _checked(ids, model, where)
+    skip = body.skip_special_tokens is not False
+    echo = model.tokenizer.decode(checked, skip_special_tokens=skip) if body.echo else ""
+    return Prompt(checked, echo)
 
 
 def _template_message(message: Message) -> dict[str, Any]:
@@ -57,21 +98,35 @@ def _template_message(message: Message) -> dict[str, Any]:
     return fields
 
 
-def chat_prompt(body: ChatBody, model: ServedModel) -> PromptIds:
+def _check_template_arguments(body: ChatBody) -> None:
+    for name in body.chat_template_kwargs or {}:
+        if name in NO_TEMPLATE_VARIABLES:
+            where = f"chat_template_kwargs.{name}"
+            raise invalid(f"{where} is not supported: it is no variable of a template.", where)
+
+
+def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's own template."""
-    if "chat_template" in (body.chat_template_kwargs or {}):
-        name = "chat_template_kwargs.chat_template"
-        raise invalid(f"{name} is not supported: the template is the model's.", name)
+    if not model.tokenizer.has_chat_template:
+        raise invalid(
+            "messages: this model has no chat template, so it cannot hold a conversation. "
+            "Send the text as prompt to /v1/completions, or serve an instruction-tuned model.",
+            "messages",
+            "no_chat_template",
+        )
+    _check_template_arguments(body)
+    go_on = body.continue_final_message is True
     try:
         ids = model.tokenizer.apply_chat_template(
             [_template_message(message) for message in body.messages],
-            add_generation_prompt=body.add_generation_prompt is not False,
+            add_generation_prompt=not go_on and body.add_generation_prompt is not False,
+            continue_final_message=go_on,
             add_special_tokens=body.add_special_tokens is True,
             template_kwargs=body.chat_template_kwargs,
         )
-    except ValueError as error:
+    except TEMPLATE_FAULTS as error:
         raise invalid(f"messages: the chat template refuses them: {error}", "messages") from error
-    return _checked(ids, model, "messages")
+    return Prompt(_checked(ids, model, "messages"))
 
 
 def room_for(prompt: PromptIds, wanted: int | None, default: int | None, model: ServedModel) -> int:
@@ -80,7 +135,7 @@ def room_for(prompt: PromptIds, wanted: int | None, default: int | None, model: 
     Raises context_length_exceeded when the prompt leaves no room for one token or for ``wanted``.
     """
     room = model.max_context_len - len(prompt)
-    asked = wanted if wanted is not None else 1
+    asked = max(wanted or 0, 1)
     if room < asked:
         raise ApiError(
             400,

@@ -6,7 +6,6 @@ is put together.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from dvi.decoding import AdapterSlot, Engine
 from dvi.decoding.startup import OpenEngine, Outlets, open_engine
 from dvi.drafting import Drafter
 from serving.service import SamplingDefaults, ServedModel
-
-logger = logging.getLogger(__name__)
+from serving.words import TokenTexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,7 @@ class Privacy:
 
     user_key: bytes  # of the hash that stands for `user`
     keep_content: bool
+    scope_per_user: bool = False  # nobody's answers speed up another user's
 
 
 def model_name(config: DviConfig) -> str:
@@ -66,16 +65,12 @@ def num_decode_threads(config: DviConfig) -> int:
 def _sampling_defaults(opened: OpenEngine) -> SamplingDefaults:
     """The model's own generation_config."""
     defaults = opened.tokenizer.generation_defaults
-    if defaults.repetition_penalty != 1.0:
-        logger.warning(
-            "generation_config.json asks for repetition_penalty=%g, which is not applied",
-            defaults.repetition_penalty,
-        )
     return SamplingDefaults(
         temperature=defaults.temperature,
         top_p=defaults.top_p,
         top_k=max(defaults.top_k, 0),
         min_p=defaults.min_p,
+        repetition_penalty=defaults.repetition_penalty,
     )
 
 
@@ -92,7 +87,10 @@ def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outle
         system_fingerprint=opened.system_fingerprint,
         defaults=_sampling_defaults(opened),
         tokenizer=opened.tokenizer,
+        texts=TokenTexts(opened.tokenizer),
         user_key=privacy.user_key,
         keep_content=privacy.keep_content,
+        scope_per_user=privacy.scope_per_user,
+        max_request_s=config.serving.max_request_s,
     )
     return Runtime(opened.engine, model)

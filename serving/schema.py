@@ -8,12 +8,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from serving.structured import ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 8
+MAX_TOP_LOGPROBS = 20
+MAX_BIASED_IDS = 1024
 MAX_PROMPTS = 256
 # A temperature under this is greedy (vLLM's bound): z / T would leave float32 long before.
 GREEDY_BELOW = 1e-5
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 16.0 is 16."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+TokenIdText = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 
 
 class Body(BaseModel):
@@ -34,7 +48,7 @@ class DviOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     speculation: bool = True
-    max_draft_len: Annotated[int, Field(ge=0)] | None = None
+    max_draft_len: Annotated[Whole, Field(ge=0)] | None = None
     log: bool = True
     detail: bool = False
 
@@ -43,21 +57,34 @@ class GenerationBody(Body):
     """Fields that both routes share."""
 
     model: str | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=64)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=64)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    logit_bias: (
+        Annotated[
+            dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
+            Field(max_length=MAX_BIASED_IDS),
+        ]
+        | None
+    ) = None
+    seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=64)] | None = None
+    stop_token_ids: Annotated[list[Whole], Field(max_length=64)] | None = None
+    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
@@ -73,8 +100,9 @@ class GenerationBody(Body):
         limits = (self.max_tokens, self.max_completion_tokens)
         if None not in limits and limits[0] != limits[1]:
             raise ValueError("max_tokens: differs from max_completion_tokens; send one of them")
-        if "" in self.stop_strings():
-            raise ValueError("stop: an empty string would stop at once")
+        limit = self.token_limit()
+        if limit is not None and (self.min_tokens or 0) > limit:
+            raise ValueError("min_tokens: larger than max_tokens")
         return self
 
     def stop_strings(self) -> tuple[str, ...]:
@@ -97,6 +125,15 @@ class CompletionBody(GenerationBody):
         | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
         | Annotated[list[list[int]], Field(min_length=1, max_length=MAX_PROMPTS)]
     )
+    echo: bool | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    @model_validator(mode="after")
+    def check_limit(self) -> Self:
+        """No answer at all is for those who want the prompt scored."""
+        if self.token_limit() == 0 and not self.echo:
+            raise ValueError("max_tokens: 0 is only allowed with echo")
+        return self
 
 
 class TextPart(Body):
@@ -121,12 +158,40 @@ class Message(Body):
         return "\n".join(part.text for part in self.content)
 
 
+class Prediction(Body):
+    """OpenAI's prediction: text that the client expects to read back."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+    def text(self) -> str:
+        """The content as one string."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    prediction: Prediction | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def check_chat(self) -> Self:
+        """Rules over two fields; each message begins with the field to blame."""
+        if self.token_limit() == 0:
+            raise ValueError("max_tokens: must be at least 1")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs: only allowed when logprobs is true")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("continue_final_message: excludes add_generation_prompt")
+        return self
 
 
 class PromoteBody(BaseModel):
@@ -134,4 +199,4 @@ class PromoteBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    version: Annotated[int, Field(ge=0)]
+    version: Annotated[Whole, Field(ge=0)]

@@ -212,5 +212,5 @@ def running_server(plant: Plant) -> Iterator[Server]:
         watcher = _start_learning(stack, plant, metrics)
         desks.append(RegistryDesk(Registry(adapters_dir(config)), watcher, runtime.drafter))
         decode.decode(runtime.engine)
-        service.open(runtime.model, runtime.engine)
+        service.open(runtime.model, runtime.engine, decode.is_alive)
         yield server

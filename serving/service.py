@@ -10,15 +10,19 @@ import hashlib
 import hmac
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from dvi.config import ServingConfig
 from dvi.decoding import EngineStats
 from dvi.types import DecodeRequest, Delta
 from serving.counts import ServerCounts
+from serving.words import PromptTokenizer, TokenTexts
+
+FAILURES_IN_A_ROW = 3  # one bad request in a batch fails its neighbours too, but not twice
+FAILING_FOR_S = 20.0  # then traffic is let back to find out
 
 
 class DecodeEngine(Protocol):
@@ -29,30 +33,14 @@ class DecodeEngine(Protocol):
     ) -> None:
         """Queue all choices of a request or none; raises ``dvi.decoding.QueueFull``."""
 
+    def check_grammar(self, grammar: str | None) -> None:
+        """Compile a grammar, which may take a second; ValueError where it is refused."""
+
     def cancel(self, request_id: str) -> None:
         """Free every choice of this id within one round."""
 
     def stats(self) -> EngineStats:
         """A snapshot."""
-
-
-class PromptTokenizer(Protocol):
-    """The part of ``dvi.modeling.Tokenizer`` that serving calls; any thread."""
-
-    end_token_ids: tuple[int, ...]
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text."""
-
-    def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool = False,
-        template_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Token ids of a conversation; raises ValueError where the template refuses it."""
 
 
 class Door(StrEnum):
@@ -61,6 +49,7 @@ class Door(StrEnum):
     STARTING = "starting"
     READY = "ready"
     STUCK = "stuck"
+    FAILING = "failing"
     DRAINING = "draining"
 
 
@@ -72,6 +61,7 @@ class SamplingDefaults:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +77,50 @@ class ServedModel:
     system_fingerprint: str
     defaults: SamplingDefaults
     tokenizer: PromptTokenizer
+    texts: TokenTexts
     user_key: bytes  # of the hash that stands for `user`
     keep_content: bool
+    scope_per_user: bool = False  # memory and prefixes are shared by nobody but one user
+    max_request_s: float | None = None
 
     def hash_user(self, user: str | None) -> str:
         """A keyed hash: the same user can be found again, nobody can guess names from it."""
         if not user:
             return ""
-        return hmac.new(self.user_key, user.encode(), hashlib.sha256).hexdigest()[:32]
+        return self._hash(user)
+
+    def scope_of(self, api_key: str, user: str | None) -> str:
+        """Who may share memory and prefixes with whom: everybody, or one user of one key."""
+        return self._hash(f"{api_key}\n{user or ''}") if self.scope_per_user else ""
+
+    def _hash(self, name: str) -> str:
+        return hmac.new(self.user_key, name.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+class Health:
+    """Whether answers succeed: several failures in a row, the last of them not long ago, do not.
+
+    Touched by the event loop only.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._num_failed = 0  # since the last success
+        self._failed_s = 0.0
+
+    def request_failed(self) -> None:
+        """The engine failed on a request."""
+        self._num_failed += 1
+        self._failed_s = self._clock()
+
+    def request_ended_well(self) -> None:
+        """A request got its answer."""
+        self._num_failed = 0
+
+    def is_failing(self) -> bool:
+        """Traffic had better go elsewhere for now."""
+        recent = self._clock() - self._failed_s < FAILING_FOR_S
+        return self._num_failed >= FAILURES_IN_A_ROW and recent
 
 
 @dataclass
@@ -106,12 +132,19 @@ class Service:
     model: ServedModel | None = None
     engine: DecodeEngine | None = None
     draining: bool = False
-    stuck_after_s: float = 60.0
+    is_decoding: Callable[[], bool] = lambda: True  # whether the decode thread lives
+    health: Health = field(default_factory=Health)
     in_flight: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def open(self, model: ServedModel, engine: DecodeEngine) -> None:
+    def open(
+        self,
+        model: ServedModel,
+        engine: DecodeEngine,
+        is_decoding: Callable[[], bool] = lambda: True,
+    ) -> None:
         """The model answers from now on."""
+        self.is_decoding = is_decoding
         self.model = model
         self.engine = engine
 
@@ -122,7 +155,9 @@ class Service:
         if self.engine is None:
             return Door.STARTING
         idle_s = time.monotonic() - self.engine.stats().last_step_s
-        return Door.STUCK if idle_s > self.stuck_after_s else Door.READY
+        if idle_s > self.config.stuck_after_s or not self.is_decoding():
+            return Door.STUCK
+        return Door.FAILING if self.health.is_failing() else Door.READY
 
     def claim(self, request_ids: Iterable[str]) -> bool:
         """Enter ids as running; False (and nothing entered) when one of them runs already."""

@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 from dvi.types import Delta, FinishReason
 from serving.answers import ChoiceAnswer, full_answer
 from serving.chunks import ChunkWriter
-from serving.errors import ApiError, error_body, unavailable
-from serving.generation import Generation
+from serving.errors import ApiError, error_body, out_of_time, unavailable
+from serving.generation import TIMED_OUT, Generation
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ def failure_of(delta: Delta) -> ApiError | None:
     if delta.finish_reason is FinishReason.FAILED:
         logger.error("request %s failed: %s", delta.request_id, delta.error)
         return ApiError(500, "The engine failed on this request.", code="engine_failed")
+    if delta.finish_reason is FinishReason.CANCELLED and delta.error == TIMED_OUT:
+        return out_of_time()
     if delta.finish_reason is FinishReason.CANCELLED:
         return unavailable("The server stopped before the answer was complete.", "cancelled")
     return None

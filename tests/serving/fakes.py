@@ -15,7 +15,7 @@ import httpx
 
 from dvi.config import ServingConfig
 from dvi.decoding import EngineStats, QueueFull
-from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason, Source
+from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason, Source, TokenLogprob
 from serving.app import make_app
 from serving.auth import AccessRules
 from serving.counts import ServerCounts
@@ -24,6 +24,7 @@ from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import stats_before_start
 from serving.prometheus import BuildInfo, MetricsSnapshot, render
 from serving.service import SamplingDefaults, ServedModel, Service
+from serving.words import TokenTexts
 
 NUM_IDS = 300
 MAX_DRAFT_LEN = 8
@@ -33,15 +34,24 @@ class FakeTokenizer:
     """One id a byte; id 299 ends."""
 
     end_token_ids = (299,)
+    special_ids = frozenset({298, 299})
+    has_chat_template = True
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return ([298] if add_special_tokens else []) + list(text.encode())
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else f"<{token_id}>".encode()
 
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         add_special_tokens: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
@@ -70,6 +80,7 @@ class FakeEngine:
     cancelled: set[str] = field(default_factory=set)
     max_draft_len: int = MAX_DRAFT_LEN
     is_stuck: bool = False
+    scored: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -82,6 +93,10 @@ class FakeEngine:
         self.requests += requests
         for request in requests:
             threading.Thread(target=self._answer, args=(request, deliver), daemon=True).start()
+
+    def check_grammar(self, grammar: str | None) -> None:
+        if grammar is not None and "refuse me" in grammar:
+            raise ValueError("the grammar was refused: no")
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.add(request_id)
@@ -124,7 +139,25 @@ class FakeEngine:
             counts if reason else None,
             (1, 3),
             "secret text of the user" if reason is FinishReason.FAILED else None,
+            self._logprobs(request.sampling.logprobs, ids),
+            self._prompt_logprobs(request),
         )
+
+    def _logprobs(self, num_top: int | None, ids: Sequence[int]) -> tuple[TokenLogprob, ...]:
+        """-0.5 for every token, -1 and lower for alternatives 60, 61, ..."""
+        if num_top is None:
+            return ()
+        top = tuple((60 + place, -1.0 - place) for place in range(num_top))
+        return tuple(TokenLogprob(token_id, -0.5, top) for token_id in ids)
+
+    def _prompt_logprobs(self, request: DecodeRequest) -> tuple[TokenLogprob | None, ...] | None:
+        """Once a choice."""
+        key = (request.request_id, request.sampling.choice_index)
+        if request.sampling.prompt_logprobs is None or key in self.scored:
+            return None
+        self.scored.add(key)
+        rest = self._logprobs(request.sampling.prompt_logprobs, request.prompt_ids[1:])
+        return (None, *rest)
 
 
 class FakeDesk:
@@ -162,6 +195,7 @@ class FakeServer:
 
 
 def fake_model(**changes: Any) -> ServedModel:
+    tokenizer = FakeTokenizer()
     model = ServedModel(
         name="tiny",
         created_s=1,
@@ -171,7 +205,8 @@ def fake_model(**changes: Any) -> ServedModel:
         max_choices=12,
         system_fingerprint="fp_test",
         defaults=SamplingDefaults(),
-        tokenizer=FakeTokenizer(),
+        tokenizer=tokenizer,
+        texts=TokenTexts(tokenizer),
         user_key=b"k" * 32,
         keep_content=True,
     )

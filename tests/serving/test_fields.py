@@ -36,8 +36,7 @@ def test_fields_of_others_are_refused_unless_they_ask_for_nothing(
 ) -> None:
     assert not set(table) & set(model.model_fields)
     for name, inert in table.items():
-        asks = {"x": 1} if name == "logit_bias" else 7
-        assert refusal(post(server, path, {name: asks})) == (400, name, "unsupported_parameter")
+        assert refusal(post(server, path, {name: 7})) == (400, name, "unsupported_parameter")
         for nothing in (None, [], {}, "", *inert):
             answer = post(server, path, {name: nothing})
             assert answer.status_code == 200, (name, nothing)
@@ -45,8 +44,28 @@ def test_fields_of_others_are_refused_unless_they_ask_for_nothing(
 
 
 def test_a_boolean_is_not_the_number_that_asks_for_nothing(server: FakeServer) -> None:
-    assert refusal(post(server, "/v1/completions", {"logprobs": 0}))[1] == "logprobs"
+    assert refusal(post(server, "/v1/completions", {"priority": False}))[1] == "priority"
+    assert refusal(post(server, "/v1/chat/completions", {"echo": 0}))[1] == "echo"
     assert refusal(post(server, "/v1/completions", {"min_tokens": False}))[1] == "min_tokens"
+
+
+def test_everything_that_is_wrong_is_named_in_one_message(server: FakeServer) -> None:
+    body = {"tools": [{"type": "function"}], "bad_words": ["x"], "temperature": -1, "n": 99}
+    body["messages"] = [USER | {"role": "robot"}, USER | {"tool_calls": [1]}]
+    answer = post(server, "/v1/chat/completions", body)
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    named = (
+        "tools",
+        "bad_words",
+        "temperature",
+        "n:",
+        "messages[0].role",
+        "messages[1].tool_calls",
+    )
+    assert [name for name in named if name not in message] == []
+    after = post(server, "/v1/chat/completions", {})
+    assert after.status_code == 200
 
 
 def test_hints_are_accepted_in_silence(server: FakeServer) -> None:

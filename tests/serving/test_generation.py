@@ -13,7 +13,7 @@ from dvi.decoding import Outcome
 from dvi.types import FinishReason
 from serving.generation import Generation
 from serving.parse import parse_completion
-from serving.plan import Plan, make_plan
+from serving.plan import Caller, Plan, make_plan
 from serving.service import Service
 from tests.serving.fakes import FakeEngine, fake_model
 
@@ -26,7 +26,9 @@ class DeafEngine(FakeEngine):
 
 
 def plan_for(request_id: str = "r", **body: Any) -> Plan:
-    return make_plan(parse_completion({"prompt": "hi"} | body), fake_model(), request_id, 0.0)
+    return make_plan(
+        parse_completion({"prompt": "hi"} | body), fake_model(), Caller(request_id, 0.0)
+    )
 
 
 def run(scene: Callable[[Service, FakeEngine], Any], engine: FakeEngine) -> Service:
