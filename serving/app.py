@@ -10,15 +10,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.cors import CORSMiddleware
 
 import dvi
 from serving.auth import AccessRules
 from serving.completions import enter, generate
+from serving.document import body_schema, make_document
 from serving.errors import ApiError, install_handlers
 from serving.gate import Gate
 from serving.parse import as_json, parse_chat, parse_completion, read_body, validate
@@ -37,13 +36,6 @@ class AdapterDesk(Protocol):
 
     def rollback(self) -> int:
         """Go back to the version before; returns it."""
-
-
-def _body_schema(model: type[BaseModel]) -> dict[str, Any]:
-    reference = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}
-    }
 
 
 def _add_health_routes(app: FastAPI, service: Service) -> None:
@@ -90,11 +82,11 @@ def _add_model_routes(app: FastAPI, service: Service) -> None:
             )
         return JSONResponse(found)
 
-    @app.post("/v1/completions", openapi_extra=_body_schema(CompletionBody))
+    @app.post("/v1/completions", openapi_extra=body_schema(CompletionBody))
     async def completions(request: Request) -> Response:
         return await generate(service, request, parse_completion)
 
-    @app.post("/v1/chat/completions", openapi_extra=_body_schema(ChatBody))
+    @app.post("/v1/chat/completions", openapi_extra=body_schema(ChatBody))
     async def chat_completions(request: Request) -> Response:
         return await generate(service, request, parse_chat)
 
@@ -112,7 +104,7 @@ def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], Adapter
         enter(service)
         return JSONResponse(await act(desk().overview))
 
-    @app.post("/admin/adapters/promote", openapi_extra=_body_schema(PromoteBody))
+    @app.post("/admin/adapters/promote", openapi_extra=body_schema(PromoteBody))
     async def promote(request: Request) -> Response:
         enter(service)
         raw = await read_body(request, service.config.max_body_bytes)
@@ -125,16 +117,11 @@ def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], Adapter
         return JSONResponse({"current": await act(desk().rollback)})
 
 
-def _add_document(app: FastAPI) -> None:
+def _add_document(app: FastAPI, rules: AccessRules) -> None:
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-            parts = schema.setdefault("components", {}).setdefault("schemas", {})
-            for model in (CompletionBody, ChatBody, PromoteBody):
-                own = model.model_json_schema(ref_template="#/components/schemas/{model}")
-                parts.update(own.pop("$defs", {}))
-                parts[model.__name__] = own
-            app.openapi_schema = schema
+            with_keys = bool(rules.api_keys or rules.admin_keys)
+            app.openapi_schema = make_document(app, with_keys=with_keys)
         return app.openapi_schema
 
     # FastAPI's own way to replace the document (an assignment to the method).
@@ -153,7 +140,7 @@ def make_app(
     _add_health_routes(app, service)
     _add_model_routes(app, service)
     _add_admin_routes(app, service, desk)
-    _add_document(app)
+    _add_document(app, rules)
 
     @app.get("/metrics")
     async def metrics_text() -> Response:
@@ -167,5 +154,6 @@ def make_app(
             allow_origins=list(rules.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
         )
     return app

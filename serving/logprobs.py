@@ -62,6 +62,7 @@ class LogprobWriter:
         Tokens are written out whatever they are: harnesses look them up among the alternatives.
         """
         answer = _empty()
+        self._offset = 0
         for token_id, entry in zip(token_ids, entries, strict=True):
             if entry is not None:
                 self._append(answer, entry, hidden=False)
