@@ -416,3 +416,24 @@ def test_a_full_disk_while_publishing_leaves_no_half_act(
     monkeypatch.undo()
     assert training.publish() is not None
     assert_lineage_is_complete(world)
+
+
+def test_every_step_draws_another_batch_also_after_a_dropped_one(
+    world_of: WorldMaker, traces: list[Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = world_of("world", traces, steps_per_trace=0.0).training()
+    run(training)  # all rows are in, none is paid for
+    drawn: list[int] = []
+    draw = training.parts.intake.memory.draw
+
+    def watched(size: int, newest_share: float, draw_index: int) -> object:
+        drawn.append(draw_index)
+        return draw(size, newest_share, draw_index)
+
+    monkeypatch.setattr(training.parts.intake.memory, "draw", watched)
+    training.train_once()
+    with torch.no_grad():  # the next two losses are not finite
+        next(iter(training.parts.learner.optimizer.params.values())).fill_(torch.nan)
+    reports = [training.train_once() for _ in range(2)]
+    assert all(report is not None and report.is_dropped for report in reports)
+    assert drawn == [0, 1, 2]
