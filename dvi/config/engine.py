@@ -60,11 +60,15 @@ class DecodingConfig:
     """One draft-verify-commit round."""
 
     max_draft_len: int = option(8, "most tokens proposed a round", low=0, high=32)
-    draft_len: int = option(4, "tokens proposed a round while drafting pays", low=0, high=32)
-    adaptive: bool = option(True, "stop drafting while acceptance is below break-even")
-    probe_interval_rounds: int = option(32, "drafts once in so many rounds while stopped", low=1)
-    break_even_acceptance: float | None = option(
-        None, "acceptance from which drafting pays; null measures it at start", low=0, high=1
+    draft_len: int = option(4, "tokens proposed a round where adaptive is false", low=0, high=32)
+    adaptive: bool = option(
+        True, "source and length of highest goodput each step, nothing included"
+    )
+    probe_interval_rounds: int = option(
+        64, "a source that does not pay is tried once in so many rounds", low=1
+    )
+    cost_profile: str | None = option(
+        None, "JSON file with times of passes and draft steps; null measures them at first start"
     )
     verification: str = option(
         "coupled",

@@ -8,7 +8,6 @@ just what a proposal's fate tells; so expected accepted length is the sum of pro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dvi.drafting.base import Match, Proposal
@@ -20,6 +19,9 @@ WINDOW = 200.0
 PRIOR_WEIGHT = 4.0
 # Weight of the teacher-forced estimate that is published with a version.
 PUBLISHED_WEIGHT = 24.0
+# What an exchange of weights leaves of the counts.
+KEPT_UNPUBLISHED = 0.5
+KEPT_PUBLISHED = 0.02
 UNTRIED = 0.5  # acceptance of a draft nobody has seen: the benefit of the doubt, soon corrected
 NUM_CONFIDENCES = 10
 # Match lengths that share a bucket: 1, 2, 3, 4-5, 6-8, 9-15, 16 and more.
@@ -63,10 +65,11 @@ class NeuralRates:
         self._buckets = [[Rate() for _ in range(NUM_CONFIDENCES)] for _ in range(max_draft_len)]
 
     def new_version(self, published: float | None) -> None:
-        """Other weights draft from now on: half of what was counted may still hold."""
+        """Other weights draft from now on: with a figure of their own, little of the old counts."""
         self._published = published
+        kept = KEPT_UNPUBLISHED if published is None else KEPT_PUBLISHED
         for rate in (self._all, *self._positions, *(r for row in self._buckets for r in row)):
-            rate.fade(0.5 if published is None else 0.1)
+            rate.fade(kept)
 
     def before(self, index: int) -> float:
         """Acceptance of proposal ``index`` of a round before it is drafted."""
@@ -91,6 +94,7 @@ class MemoryRates:
     """Acceptance of the memory by match length and by the share of occurrences that agree."""
 
     def __init__(self) -> None:
+        self._all = Rate()
         self._lengths = [Rate() for _ in LENGTH_STEPS]
         self._buckets = [[Rate() for _ in range(len(SHARE_STEPS) + 1)] for _ in LENGTH_STEPS]
 
@@ -101,9 +105,14 @@ class MemoryRates:
         length_rate = self._lengths[row].value(LENGTH_PRIORS[row])
         return self._buckets[row][column].value(length_rate * (0.5 + share / 2))
 
+    def overall(self) -> float:
+        """Acceptance of what was proposed of late."""
+        return self._all.value(UNTRIED)
+
     def add(self, match: Match, *, hit: bool) -> None:
         """Count the fate of a proposal."""
         row = length_bucket(match)
+        self._all.add(hit=hit)
         self._lengths[row].add(hit=hit)
         self._buckets[row][share_bucket(match)].add(hit=hit)
 
@@ -131,30 +140,25 @@ class Calibration:
             for rates in self._neural:
                 rates.new_version(published)
 
-    def recalled(self, matches: Sequence[Match], *, sampled: bool) -> list[float]:
-        """For each proposal of a memory, the probability that it and all before are accepted."""
-        rates = self._memory[sampled]
-        return products([rates.value(match) for match in matches])
+    def expected(self, proposal: Proposal, num_judged: int, *, sampled: bool) -> list[float]:
+        """What was to be expected of each judged proposal by what spoke for it."""
+        if proposal.source is Source.MEMORY:
+            memory = self._memory[sampled]
+            return [memory.value(match) for match in proposal.matches[:num_judged]]
+        neural = self._neural[sampled]
+        scores = proposal.logprobs[:num_judged]
+        return [neural.after(index, score) for index, score in enumerate(scores)]
 
     def learn(
         self, proposal: Proposal, num_judged: int, num_accepted: int, *, sampled: bool
     ) -> None:
         """Count the fate of the judged proposals of one round."""
-        for index in range(num_judged):
-            hit = index < num_accepted
-            if proposal.source is Source.MEMORY:
-                self._memory[sampled].add(proposal.matches[index], hit=hit)
-            else:
-                self._neural[sampled].add(index, proposal.logprobs[index], hit=hit)
-
-
-def products(rates: Sequence[float]) -> list[float]:
-    """Running products."""
-    reached, product = [], 1.0
-    for rate in rates:
-        product *= rate
-        reached.append(product)
-    return reached
+        if proposal.source is Source.MEMORY:
+            for index, match in enumerate(proposal.matches[:num_judged]):
+                self._memory[sampled].add(match, hit=index < num_accepted)
+        else:
+            for index, score in enumerate(proposal.logprobs[:num_judged]):
+                self._neural[sampled].add(index, score, hit=index < num_accepted)
 
 
 def confidence(logprob: float) -> int:

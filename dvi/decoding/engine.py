@@ -150,10 +150,13 @@ class Engine:
             self.slot.swap_if_staged()
             batch = self.scheduler.next_batch()
             rounds = batch.rounds
-            proposals = self.proposer.propose(rounds, self.controller.draft_lengths(rounds))
+            offers = self.proposer.offers(rounds, self.controller.most_proposals)
+            plans = self.controller.plan(rounds, offers)
+            proposals = self.proposer.propose(rounds, offers, plans)
             verdicts = self.verifier.verify(batch, proposals)
             commits = [one.commit(verdict) for one, verdict in zip(rounds, verdicts, strict=True)]
-            self.controller.learn(commits)
+            self.controller.learn(rounds, proposals, commits)
+            self.proposer.remember(rounds)
             self.traces.offer(rounds, verdicts, commits)
             return self.scheduler.finish_step(batch, commits)
 

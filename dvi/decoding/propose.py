@@ -1,4 +1,4 @@
-"""Asking the drafter, and living without it where it fails.
+"""Asking the sources, and living without them where they fail.
 
 Owns the fault boundary around everything that only speeds decoding up; does not know the target's
 choice. A fault here costs acceptance, never an answer.
@@ -7,15 +7,19 @@ choice. A fault here costs acceptance, never an answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
+from dvi.decoding.controller import Drafting, DraftPlan, Offers
+from dvi.decoding.delivery import ANSWERED
 from dvi.decoding.faults import FAULTS
 from dvi.decoding.session import Session
 from dvi.decoding.stats import Ledger, Phase
 from dvi.drafting import Drafter, DraftRequest, Proposal
+from dvi.drafting.auto import sources_of
+from dvi.drafting.base import Context
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.sampling import Purpose
@@ -40,30 +44,64 @@ class Proposer:
         verification: Verification = Verification.COUPLED,
     ) -> None:
         self._drafter = drafter
+        self._sources = sources_of(drafter)
         self._cache = cache  # the target's; draft steps write shallow layers past each row's length
         self._ledger = ledger
         exact = verification is Verification.REJECTION
         self._purpose = Purpose.PROPOSAL if exact else Purpose.CHOICE
 
-    def propose(self, sessions: Sequence[Session], draft_lens: Sequence[int]) -> list[Proposal]:
-        """One proposal a session, of at most its draft length; empty ones where that is 0."""
-        drafting = [one for one, length in zip(sessions, draft_lens, strict=True) if length]
-        proposals = dict.fromkeys((one.row for one in sessions), NOTHING)
-        if drafting:
-            requests = [
-                make_draft_request(one, length, self._purpose)
-                for one, length in zip(sessions, draft_lens, strict=True)
-                if length
-            ]
+    def offers(self, sessions: Sequence[Session], most: Callable[[Session], int]) -> Offers:
+        """What may be proposed to these sessions, ``most`` tokens each: nothing is drafted yet."""
+        recalled = dict.fromkeys((one.row for one in sessions), NOTHING)
+        asking = [one for one in sessions if most(one)]
+        if self._sources.memory is not None and asking:
+            requests = [make_draft_request(one, most(one), self._purpose) for one in asking]
             try:
-                answers = self._ask(requests)
-                proposals.update({one.row: cut_by_rules(one, answers[one.row]) for one in drafting})
+                answers = self._sources.memory.recall(requests)
+                recalled.update({one.row: a for one, a in zip(asking, answers, strict=True)})
             except FAULTS:
-                self.give_up(drafting)
+                self.give_up(asking)
+        return Offers(
+            [recalled[one.row] for one in sessions],
+            can_draft=self._sources.neural is not None,
+            adapter_version=self._drafter.adapter_version,
+            published=self._drafter.expected_acceptance,
+        )
+
+    def propose(
+        self, sessions: Sequence[Session], offers: Offers, plans: Sequence[DraftPlan]
+    ) -> list[Proposal]:
+        """One proposal a session as planned, or less where its source has no more to say."""
+        proposals = {
+            one.row: first_of(recalled, plan.length) if plan.source is Source.MEMORY else NOTHING
+            for one, recalled, plan in zip(sessions, offers.recalled, plans, strict=True)
+        }
+        drafting = {
+            one.row: (one, plan)
+            for one, plan in zip(sessions, plans, strict=True)
+            if plan.source is Source.NEURAL and one.may_draft
+        }
+        try:
+            proposals.update(self._draft(list(drafting.values())))
+            proposals = {one.row: cut_by_rules(one, proposals[one.row]) for one in sessions}
+        except FAULTS:
+            self.give_up([one for one, _ in drafting.values()] or sessions)
+            proposals = dict.fromkeys(proposals, NOTHING)
         if sessions:
             self._ledger.book_draft_len(max(len(answer.ids) for answer in proposals.values()))
         self._ledger.lap(Phase.DRAFT)
         return [proposals[one.row] for one in sessions]
+
+    def remember(self, sessions: Sequence[Session]) -> None:
+        """Let the memory learn the answers that are complete, of requests that may be kept."""
+        memory = self._sources.memory
+        if memory is None:
+            return
+        for session in sessions:
+            request = session.request
+            if request.log and session.finish_reason in ANSWERED:
+                output_ids = session.tokens[len(request.prompt_ids) :]
+                memory.remember(request.prompt_ids, output_ids, request.scope)
 
     def observe(self, hidden: Tensor, plan: Plan, sessions: Sequence[Session]) -> None:
         """Show the drafter the shallow states [N, H] of a pass over these sessions."""
@@ -79,14 +117,38 @@ class Proposer:
         for session in sessions:
             session.may_draft = False
 
-    def _ask(self, requests: Sequence[DraftRequest]) -> dict[int, Proposal]:
-        answers = self._drafter.propose(requests, self._cache)
+    def _draft(self, drafting: Sequence[tuple[Session, DraftPlan]]) -> dict[int, Proposal]:
+        """Ask the learned draft; by row."""
+        if not drafting or self._sources.neural is None:
+            return {}
+        requests = [
+            make_draft_request(one, plan.length, self._purpose, plan.drafting)
+            for one, plan in drafting
+        ]
+        answers = self._sources.neural.propose(requests, self._cache)
         by_row = {}
-        for request, answer in zip(requests, answers, strict=True):
-            if len(answer.ids) > request.draft_len:
-                raise ValueError(f"{len(answer.ids)} proposals where {request.draft_len} may be")
-            by_row[request.row] = answer if answer.ids else NOTHING
+        for (session, plan), answer in zip(drafting, answers, strict=True):
+            if len(answer.ids) > plan.length:
+                raise ValueError(f"{len(answer.ids)} proposals where {plan.length} may be")
+            kept = len(answer.ids) if plan.drafting is None else plan.drafting.num_kept()
+            by_row[session.row] = first_of(answer, kept)
         return by_row
+
+
+def first_of(proposal: Proposal, length: int) -> Proposal:
+    """The first ``length`` tokens of a proposal, with what speaks for them."""
+    if length >= len(proposal.ids):
+        return proposal if proposal.ids else NOTHING
+    if length == 0:
+        return NOTHING
+    logits = proposal.draft_logits
+    return replace(
+        proposal,
+        ids=proposal.ids[:length],
+        logprobs=proposal.logprobs[:length],
+        matches=proposal.matches[:length],
+        draft_logits=None if logits is None else logits[:length],
+    )
 
 
 def cut_by_rules(session: Session, proposal: Proposal) -> Proposal:
@@ -108,15 +170,21 @@ def cut_by_rules(session: Session, proposal: Proposal) -> Proposal:
 
 
 def make_draft_request(
-    session: Session, draft_len: int, purpose: Purpose = Purpose.CHOICE
+    session: Session,
+    draft_len: int,
+    purpose: Purpose = Purpose.CHOICE,
+    drafting: Drafting | None = None,
 ) -> DraftRequest:
-    """What the drafter needs to know of a session."""
+    """What a source needs to know of a session."""
+    request = session.request
     return DraftRequest(
         row=session.row,
         position=session.last_position,
         token=session.tokens[-1],
         draft_len=draft_len,
-        params=session.request.sampling,
+        params=request.sampling,
+        context=Context(session.tokens, request.prediction_ids, request.scope),
+        goes_on=None if drafting is None else drafting.goes_on,
         rules=session.rules,
         purpose=purpose,
     )

@@ -13,13 +13,16 @@ from pathlib import Path
 
 from dvi.config import DrafterConfig, DviConfig
 from dvi.decoding.controller import Controller
-from dvi.decoding.costs import break_even_from_config
+from dvi.decoding.costs import CostProfile
 from dvi.decoding.engine import Engine, EngineParts
 from dvi.decoding.grammar import GrammarCompiler
-from dvi.decoding.limits import limits_from_config
+from dvi.decoding.limits import EngineLimits, limits_from_config
+from dvi.decoding.measure import Bounds, machine_fingerprint, profile_from_config
 from dvi.decoding.observer import EngineObserver, SilentObserver
 from dvi.decoding.record import TraceSink, drop_trace
 from dvi.decoding.slot import AdapterSlot
+from dvi.drafting import Drafter
+from dvi.drafting.auto import sources_of
 from dvi.drafting.factory import make_drafter
 from dvi.drift import AcceptanceDrift
 from dvi.modeling.fingerprint import base_fingerprint, system_fingerprint
@@ -55,7 +58,7 @@ class OpenEngine:
     tokenizer: Tokenizer
     base_fingerprint: str  # what manifests of its adapters must name
     system_fingerprint: str
-    break_even: float  # acceptance from which drafting pays
+    costs: CostProfile | None  # None where draft lengths are fixed
 
 
 def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine:
@@ -73,13 +76,14 @@ def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine
     answers = system_fingerprint(target, base_fingerprint(path, 0, 0), config.model.quantization)
     limits = limits_from_config(config.decoding, config.serving, config.replay.top_ids)
     drafter = make_drafter(config.drafter, target, limits.num_rows, limits.row_len, base)
-    break_even = break_even_from_config(config.decoding, target, drafter, outlets.clock)
-    logger.info("drafting pays from acceptance %.2f", break_even)
+    costs = costs_from_config(
+        config, target, drafter, limits, fingerprint=answers + base, clock=outlets.clock
+    )
     parts = EngineParts(
         target=target,
         drafter=drafter,
         slot=AdapterSlot(drafter, outlets.clock, outlets.observer),
-        controller=Controller(config.decoding, break_even),
+        controller=Controller(config.decoding, costs),
         limits=limits,
         make_decoder=tokenizer.detokenizer,
         grammars=GrammarCompiler(tokenizer.for_grammars),
@@ -91,7 +95,28 @@ def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine
         clock=outlets.clock,
         wall_clock=outlets.wall_clock,
     )
-    return OpenEngine(Engine(parts), tokenizer, base, answers, break_even)
+    return OpenEngine(Engine(parts), tokenizer, base, answers, costs)
+
+
+def costs_from_config(
+    config: DviConfig,
+    target: TargetModel,
+    drafter: Drafter,
+    limits: EngineLimits,
+    *,
+    fingerprint: str,
+    clock: Callable[[], float],
+) -> CostProfile | None:
+    """What passes cost, where something depends on it; ``fingerprint`` names target and draft."""
+    if not config.decoding.adaptive or drafter.kind == "none":
+        return None
+    bounds = Bounds(limits.num_rows, limits.max_draft_len)
+    draft = f"{config.drafter.kind} {config.drafter.exit_layer} {config.drafter.draft_vocab_size}"
+    machine = machine_fingerprint(fingerprint, draft, bounds)
+    neural = sources_of(drafter).neural
+    return profile_from_config(
+        config.decoding, target, neural, bounds, clock=clock, machine=machine
+    )
 
 
 def load_checked_target(path: Path, config: DviConfig) -> TargetModel:

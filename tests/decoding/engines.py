@@ -22,6 +22,7 @@ from dvi.decoding import (
     EngineParts,
     SilentObserver,
 )
+from dvi.decoding.costs import CostProfile
 from dvi.decoding.grammar import GrammarCompiler
 from dvi.drafting import Drafter, DraftRequest, DraftWeights, Proposal, draft_branch
 from dvi.drafting.factory import make_drafter
@@ -103,6 +104,7 @@ class ScriptedDrafter:
     """Lets a real drafter work, then proposes what ``script`` says, as a memory would."""
 
     kind = "scripted"
+    expected_acceptance = None
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ def make_rig(
     draft_len: int = 4,
     limits: EngineLimits = LIMITS,
     decoding: DecodingConfig | None = None,
-    break_even: float = 0.0,
+    costs: CostProfile | None = None,
     observer: EngineObserver | None = None,
     verification: Verification = Verification.COUPLED,
 ) -> Rig:
@@ -189,7 +191,7 @@ def make_rig(
         target=target,
         drafter=drafter,
         slot=slot,
-        controller=Controller(config, break_even),
+        controller=Controller(config, costs),
         limits=limits,
         make_decoder=LetterDecoder,
         grammars=GrammarCompiler(letter_tokenizer),

@@ -1,61 +1,112 @@
-"""Costs decide the break-even acceptance, are measured with the given clock and can be recorded."""
+"""Costs are read between measured points, measured with the given clock, and can be recorded."""
 
 from __future__ import annotations
 
-import math
+import json
 
 import pytest
 
 from dvi.config import DecodingConfig
 from dvi.decoding import decode_batch
-from dvi.decoding.costs import CostProfile, break_even_from_config, load_costs, measure_costs
+from dvi.decoding.costs import BatchCosts, CostProfile, load_costs
+from dvi.decoding.measure import Bounds, machine_fingerprint, measure_costs, profile_from_config
 from tests.decoding.engines import LIMITS, Ticks, make_request, make_rig, real_drafter
+from tests.decoding.profiles import profile
 from tests.rigs import build_target
 
 TARGET = build_target("tiny-mix", seed=1)
+BOUNDS = Bounds(num_rows=4, max_draft_len=3)
 
 
-def test_break_even_is_where_both_ways_of_decoding_are_equally_fast():
-    costs = CostProfile(draft_len=3, draft_step_s=0.1, plain_s=1.0, verify_s=1.4)
-    alpha = costs.break_even()
-    tokens = 1 + alpha + alpha**2 + alpha**3
-    assert tokens / (3 * 0.1 + 1.4) == pytest.approx(1 / 1.0)
-    assert CostProfile(2, 5.0, 1.0, 1.0).break_even() == math.inf
-    assert CostProfile(2, 0.0, 1.0, 1.0).break_even() == 0.0
-    assert CostProfile(0, 0.0, 1.0, 1.0).break_even() == 0.0
+def test_passes_are_linear_between_positions_and_batches():
+    costs = CostProfile(
+        (
+            BatchCosts(1, ((1, 10.0), (2, 14.0), (4, 16.0)), 1.0),
+            BatchCosts(3, ((3, 20.0), (12, 38.0)), 2.0),
+        )
+    )
+    assert [costs.pass_s(1, n) for n in (1, 2, 3, 4)] == [10, 14, 15, 16]
+    assert costs.pass_s(1, 6) == 18  # the last stretch goes on
+    assert costs.pass_s(3, 6) == 26
+    # Two sessions with four positions: half way between two of one and six of three.
+    assert costs.pass_s(2, 4) == (14 + 26) / 2
+    assert costs.pass_s(5, 5) == 20 + (20 - 10)  # beyond the last batch the same slope
+    assert [costs.draft_s(batch) for batch in (1, 2, 3, 5)] == [1, 1.5, 2, 3]
+
+
+def test_a_profile_of_one_batch_serves_any():
+    costs = CostProfile((BatchCosts(1, ((1, 10.0),), 1.0),))
+    assert costs.pass_s(4, 9) == 10
+    assert costs.draft_s(4) == 1
 
 
 def test_a_profile_survives_its_file(tmp_path):
-    costs = CostProfile(4, 0.001, 0.03, 0.05)
     path = tmp_path / "costs.json"
+    costs = profile()
     costs.save(path)
     assert load_costs(path) == costs
-    path.write_text('{"plain_s": 1}', encoding="utf-8")
-    with pytest.raises(ValueError, match="not a cost profile"):
-        load_costs(path)
+    for text in ("{", "[]", "{}", '{"batches": []}', '{"batches": [{"batch": 1}]}'):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=str(path)):
+            load_costs(path)
+    with pytest.raises(ValueError, match="cannot read the cost profile"):
+        load_costs(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("kind", ["block", "head", "none"])
+def test_everything_that_may_be_chosen_is_measured():
+    assert BOUNDS.batches() == [1, 2, 4]
+    assert BOUNDS.widths(1) == [1, 2, 3, 4]
+    assert Bounds(8, 8).widths(8) == [1, 2, 4, 9]
+    assert Bounds(5, 8).batches() == [1, 2, 4, 5]
+    assert Bounds(1, 0).widths(1) == [1]
+
+
+@pytest.mark.parametrize("kind", ["block", "head"])
 def test_measuring_leaves_nothing_behind_that_an_answer_could_see(kind):
     drafter = real_drafter(TARGET, kind, LIMITS)
-    costs = measure_costs(TARGET, drafter, 4, Ticks())
-    assert (costs.plain_s, costs.verify_s) == (1.0, 1.0)  # a tick each
-    assert costs.draft_step_s == 0.25
+    costs = measure_costs(TARGET, drafter, BOUNDS, Ticks())
+    assert [one.batch for one in costs.batches] == [1, 2, 4]
+    assert {seconds for one in costs.batches for _, seconds in one.passes} == {1.0}  # a tick each
+    assert [one.draft_step_s for one in costs.batches] == [1.0] * 3
     request = make_request("r", (1, 2, 3), max_tokens=40)
     measured = decode_batch(make_rig(TARGET, drafter).engine, [request])
     fresh = decode_batch(make_rig(TARGET, kind).engine, [request])
     assert measured == fresh
 
 
-def test_a_configured_break_even_is_taken_and_nothing_measured_when_nothing_is_decided():
-    drafter = real_drafter(TARGET, "head", LIMITS)
+def test_without_a_learned_draft_no_draft_step_is_measured():
+    costs = measure_costs(TARGET, None, BOUNDS, Ticks())
+    assert [one.draft_step_s for one in costs.batches] == [0.0] * 3
 
-    def no_clock() -> float:
-        raise AssertionError("measured")
 
-    fixed = DecodingConfig(break_even_acceptance=0.3)
-    assert break_even_from_config(fixed, TARGET, drafter, no_clock) == 0.3
-    assert break_even_from_config(DecodingConfig(adaptive=False), TARGET, drafter, no_clock) == 0.0
-    # Draft 4 steps and verify in a tick each, as a plain step: two plain steps' time a round.
-    alpha = break_even_from_config(DecodingConfig(draft_len=4), TARGET, drafter, Ticks())
-    assert sum(alpha**i for i in range(5)) == pytest.approx(2.0)
+def no_clock() -> float:
+    raise AssertionError("measured")
+
+
+def test_a_configured_file_is_taken_and_a_measurement_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    path = tmp_path / "mine.json"
+    profile().save(path)
+    config = DecodingConfig(cost_profile=str(path))
+    found = profile_from_config(config, TARGET, None, BOUNDS, clock=no_clock, machine="m")
+    assert found == profile()
+    fresh = DecodingConfig()
+    first = profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
+    again = profile_from_config(fresh, TARGET, None, BOUNDS, clock=no_clock, machine="m")
+    assert first == again
+    with pytest.raises(AssertionError, match="measured"):
+        profile_from_config(fresh, TARGET, None, BOUNDS, clock=no_clock, machine="other")
+    (tmp_path / "cache" / "costs-m.json").write_text("torn", encoding="utf-8")
+    profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
+    assert json.loads((tmp_path / "cache" / "costs-m.json").read_text(encoding="utf-8"))
+
+
+def test_another_target_draft_or_size_is_another_machine():
+    names = {
+        machine_fingerprint("target", "draft", BOUNDS),
+        machine_fingerprint("target 2", "draft", BOUNDS),
+        machine_fingerprint("target", "draft 2", BOUNDS),
+        machine_fingerprint("target", "draft", Bounds(5, 3)),
+    }
+    assert len(names) == 4
+    assert machine_fingerprint("target", "draft", BOUNDS) in names

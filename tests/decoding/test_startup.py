@@ -18,6 +18,7 @@ from dvi.decoding.startup import (
 )
 from dvi.modeling.selftest import SelfTestReport
 from dvi.types import DecodeRequest, SamplingParams, Trace
+from tests.decoding.profiles import profile
 from tests.rigs import build_target, make_model_folder
 
 
@@ -87,11 +88,17 @@ def test_answers_of_every_drafter_kind_are_the_same_and_only_the_base_fingerprin
     assert len(systems) == 1
 
 
-def test_break_even_is_measured_only_where_it_decides_something(folder):
-    assert open_engine(config_of(folder)).break_even == 0.0
-    config = config_of(folder, adaptive=True, break_even_acceptance=0.4)
-    assert open_engine(config).break_even == 0.4
-    assert open_engine(config_of(folder, adaptive=True)).break_even >= 0.0
+def test_costs_are_measured_only_where_something_depends_on_them(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    assert open_engine(config_of(folder)).costs is None
+    assert not list(tmp_path.glob("cache/costs-*"))
+    measured = open_engine(config_of(folder, adaptive=True)).costs
+    assert measured is not None
+    assert open_engine(config_of(folder, adaptive=True)).costs == measured  # remembered
+    path = tmp_path / "mine.json"
+    profile().save(path)
+    config = config_of(folder, adaptive=True, cost_profile=str(path))
+    assert open_engine(config).costs == profile()
 
 
 def test_a_machine_that_fails_the_self_test_is_refused_the_deterministic_mode():

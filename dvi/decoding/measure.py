@@ -1,0 +1,174 @@
+"""Measuring a cost profile: every pass the planner may choose, in turns, on this machine.
+
+Owns the clock of it and the file that remembers the result; does not know acceptance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dvi.config import DecodingConfig
+from dvi.config.home import dvi_home
+from dvi.decoding.costs import BatchCosts, CostProfile, load_costs
+from dvi.drafting import Drafter, DraftRequest
+from dvi.modeling.cache import KvCache
+from dvi.modeling.plan import Segment
+from dvi.modeling.target import TargetModel
+from dvi.types import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+# Where a row is measured: some way into a context, as most rounds are.
+MEASURED_POSITION = 200
+TURNS = 3  # after one unmeasured call each
+MEASURED_BATCHES = (1, 2, 4, 8, 16, 32)
+# One row is measured closely: that is where the crossing from plain to packed matrices lies.
+ONE_ROW_WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
+WIDTHS = (1, 2, 4, 9, 17, 33)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a profile reaches."""
+
+    num_rows: int
+    max_draft_len: int
+
+    def batches(self) -> list[int]:
+        """Sessions in rounds, up to all rows."""
+        return sorted(
+            {batch for batch in MEASURED_BATCHES if batch < self.num_rows} | {self.num_rows}
+        )
+
+    def widths(self, batch: int) -> list[int]:
+        """Positions a session, up to the longest proposal and the token before it."""
+        last = self.max_draft_len + 1
+        table = ONE_ROW_WIDTHS if batch == 1 else WIDTHS
+        return sorted({width for width in table if width < last} | {last})
+
+
+def profile_from_config(
+    config: DecodingConfig,
+    target: TargetModel,
+    drafter: Drafter | None,
+    bounds: Bounds,
+    *,
+    clock: Callable[[], float],
+    machine: str,
+) -> CostProfile:
+    """The profile of the configured file; else the remembered one of ``machine``, or a new one.
+
+    ``machine`` is ``machine_fingerprint`` of all that decides the times. What is remembered is
+    optional: where it cannot be written, the next start measures again.
+    """
+    if config.cost_profile is not None:
+        return load_costs(Path(config.cost_profile).expanduser())
+    path = dvi_home() / "cache" / f"costs-{machine}.json"
+    with contextlib.suppress(ValueError):
+        return load_costs(path)
+    profile = measure_costs(target, drafter, bounds, clock)
+    _remember(profile, path)
+    return profile
+
+
+def machine_fingerprint(system: str, draft: str, bounds: Bounds) -> str:
+    """Short hash of target, draft, machine, threads and bounds."""
+    parts = (
+        system,
+        draft,
+        platform.machine(),
+        processor_name(),
+        os.cpu_count(),
+        torch.get_num_threads(),
+        bounds,
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def processor_name() -> str:
+    """Model of the processor; where the system does not tell, what Python knows."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def measure_costs(
+    target: TargetModel, drafter: Drafter | None, bounds: Bounds, clock: Callable[[], float]
+) -> CostProfile:
+    """Time passes and draft steps on a cache of their own; seconds. Before the engine starts.
+
+    Uses the drafter's first rows and releases them; what was written is overwritten by any prompt.
+    ``drafter`` is the learned one, None where there is none.
+    """
+    batches = bounds.batches()
+    length = MEASURED_POSITION + bounds.max_draft_len + 1
+    cache = target.new_cache(target.spec.num_layers, bounds.num_rows, length)
+    cells = [(batch, width) for batch in batches for width in bounds.widths(batch)]
+    calls: list[Callable[[], object]] = [partial(forward, target, cache, *cell) for cell in cells]
+    if drafter is not None and bounds.max_draft_len:
+        calls += [partial(drafter.propose, draft_requests(batch), cache) for batch in batches]
+    with torch.inference_mode():
+        seconds = time_calls(calls, clock)
+    passes = dict(zip(cells, seconds, strict=False))
+    steps = dict(zip(batches, seconds[len(cells) :] or [0.0] * len(batches), strict=True))
+    if drafter is not None:
+        for row in range(bounds.num_rows):
+            drafter.release(row)
+    return CostProfile(
+        tuple(
+            BatchCosts(
+                batch,
+                tuple((batch * w, passes[batch, w]) for w in bounds.widths(batch)),
+                steps[batch],
+            )
+            for batch in batches
+        )
+    )
+
+
+def forward(target: TargetModel, cache: KvCache, batch: int, width: int) -> None:
+    """A whole target pass over ``width`` positions of each of ``batch`` rows."""
+    plan = target.plan([Segment(row, MEASURED_POSITION, (0,) * width) for row in range(batch)])
+    hidden = target.deep(target.shallow(plan, cache), plan, cache)
+    target.logits(hidden)
+
+
+def draft_requests(batch: int) -> list[DraftRequest]:
+    """One proposal for each of ``batch`` rows."""
+    params = SamplingParams(max_tokens=2, temperature=0.0)
+    return [DraftRequest(row, MEASURED_POSITION, 0, 1, params) for row in range(batch)]
+
+
+def time_calls(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
+    """Median seconds of each call, taken in turns so that a slow moment hits all alike."""
+    times: list[list[float]] = [[] for _ in calls]
+    for turn in range(TURNS + 1):
+        for call, found in zip(calls, times, strict=True):
+            start_s = clock()
+            call()
+            if turn:
+                found.append(clock() - start_s)
+    return [statistics.median(found) for found in times]
+
+
+def _remember(profile: CostProfile, path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        os.close(handle)
+        profile.save(Path(name))
+        Path(name).replace(path)
