@@ -13,7 +13,7 @@ class ObjectiveConfig:
 
     kind: str = option("kl", "preset", choices=("kl", "dvi"))
     kl_weight: float = option(1.0, "forward KL to the target, all committed positions", low=0)
-    ce_weight: float = option(0.0, "cross-entropy on the committed token, all positions", low=0)
+    ce_weight: float = option(0.5, "cross-entropy on the committed token, all positions", low=0)
     reward_ce_weight: float = option(0.0, "cross-entropy on accepted proposals", low=0)
     pg_weight: float = option(0.0, "policy gradient on judged proposals, after warm-up", low=0)
     entropy_weight: float = option(0.0, "entropy bonus of the draft", low=0)
@@ -60,7 +60,7 @@ class TrainerConfig:
     max_grad_norm: float = option(1.0, "clip of the global gradient norm", low=0)
     batch_size: int = option(8, "traces a step", low=1)
     newest_share: float = option(0.75, "share of a batch from the newest traces", low=0, high=1)
-    newest_rows: int = option(80, "traces that count as newest", low=1)
+    newest_rows: int = option(24, "traces that count as newest", low=1)
     reservoir_rows: int = option(512, "older traces kept by reservoir sampling", low=0)
     max_seq_len: int = option(512, "tokens of a trace that are trained on", low=8)
     steps_per_trace: float = option(1.0, "optimizer steps a new trace pays for", low=0)
