@@ -88,7 +88,8 @@ class DecodeRequest:
     arrived_s: float = 0.0  # monotonic clock
     deadline_s: float | None = None  # monotonic clock; then CANCELLED with error "timeout"
     prediction_ids: tuple[int, ...] = ()  # what the client expects to read; proposals only
-    scope: str = ""  # tenant: who may share memory and prefixes with whom
+    scope: str = ""  # who may share memory and prefixes with whom
+    tenant: str = ""  # who waits in turn with whom: one key is one tenant
 
 
 @dataclass(frozen=True, slots=True)

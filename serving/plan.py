@@ -184,6 +184,7 @@ def _common(
         deadline_s=None if limit_s is None else caller.arrived_s + limit_s,
         prediction_ids=_prediction(body, model),
         scope=model.scope_of(caller.api_key, body.user),
+        tenant=model.tenant_of(caller.api_key),
     )
 
 

@@ -93,6 +93,10 @@ class ServedModel:
         """Who may share memory and prefixes with whom: everybody, or one user of one key."""
         return self._hash(f"{api_key}\n{user or ''}") if self.scope_per_user else ""
 
+    def tenant_of(self, api_key: str) -> str:
+        """Who waits in turn with whom; every key is one, whatever users it names."""
+        return self._hash(api_key) if api_key else ""
+
     def _hash(self, name: str) -> str:
         return hmac.new(self.user_key, name.encode(), hashlib.sha256).hexdigest()[:32]
 

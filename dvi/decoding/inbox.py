@@ -37,12 +37,14 @@ class Cancelled:
 
 
 class Inbox:
-    """First in, first out. Every method may be called from any thread."""
+    """First in, first out for each tenant, tenants in turn. Any thread may call any method."""
 
     def __init__(self, max_queue: int, num_rows: int) -> None:
         self._max_queue = max_queue
         self._num_free = num_rows
         self._waiting: deque[Ticket] = deque()
+        self._num_taken = 0
+        self._taken_at: dict[str, int] = {}  # by tenant: the count when it had its last turn
         self._cancelled: set[str] = set()
         self._closed = False
         self._changed = threading.Condition()
@@ -92,11 +94,24 @@ class Inbox:
             return overdue
 
     def take_waiting(self, num_free: int) -> list[Ticket]:
-        """Those who get the ``num_free`` rows that are free now, in order of arrival."""
+        """Those who get the ``num_free`` rows that are free now.
+
+        The tenant whose last turn is longest ago comes first, and of a tenant who came first.
+        """
         with self._changed:
             num_joined = min(num_free, len(self._waiting))
             self._num_free = num_free - num_joined
-            return [self._waiting.popleft() for _ in range(num_joined)]
+            return [self._take_next() for _ in range(num_joined)]
+
+    def _take_next(self) -> Ticket:
+        # min keeps the first of equals: order of arrival among tenants who had no turn yet.
+        place, ticket = min(
+            enumerate(self._waiting), key=lambda item: self._taken_at.get(item[1].request.tenant, 0)
+        )
+        del self._waiting[place]
+        self._num_taken += 1
+        self._taken_at[ticket.request.tenant] = self._num_taken
+        return ticket
 
     def close(self) -> list[Ticket]:
         """Let nobody in any more; returns everyone who was waiting."""
