@@ -92,10 +92,10 @@ def test_answers_equal_plain_decoding_whoever_proposes_at_full_size(kind, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_of_two_sources_add_up_everywhere(seed):
     rng = random.Random(seed)
-    rig = make_rig(
-        build_target("tiny-mix", seed=seed, layers=3), "auto", decoding=ADAPTIVE, costs=profile()
-    )
-    requests = [replace(one, log=True) for one in draw_requests(rng, 14)]
+    target = build_target("tiny-ident", seed=seed, layers=3)
+    config = replace(ADAPTIVE, probe_interval_rounds=2)  # sources take turns
+    rig = make_rig(target, "auto", decoding=config, costs=profile())
+    requests = [replace(one, log=True) for one in draw_requests(rng, 30)]
     results = decode_batch(rig.engine, requests)
     stats = rig.engine.stats()
     counts = stats.counts
