@@ -99,6 +99,40 @@ def test_the_openapi_document_describes_every_honoured_field(server: FakeServer)
     assert "/v1/chat/completions" in document["paths"]
 
 
+def references(node: object) -> Iterator[str]:
+    """Every ``$ref`` below ``node``."""
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+def test_the_openapi_document_is_whole_and_lists_what_routes_answer(server: FakeServer) -> None:
+    document = server.http.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    missing = {ref for ref in references(document) if ref.rsplit("/", 1)[1] not in schemas}
+    assert missing == set()
+    seen = {
+        ("get", "/v1/models"): server.http.get("/v1/models"),
+        ("get", "/v1/models/{model_id}"): server.http.get("/v1/models/x"),
+        ("post", "/v1/completions"): server.http.post("/v1/completions", json={}),
+        ("post", "/admin/adapters/promote"): server.http.post("/admin/adapters/promote", json={}),
+        ("get", "/metrics"): server.http.get("/metrics"),
+    }
+    for (method, path), answer in seen.items():
+        told = document["paths"][path][method]["responses"][str(answer.status_code)]
+        assert answer.headers["content-type"].partition(";")[0] in told["content"], path
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert {"200", "403"} <= set(operation["responses"])
+    other = server.http.put("/v1/completions", json={})
+    assert (other.status_code, other.headers["allow"]) == (405, "POST")
+
+
 def test_admin_routes_act_on_the_registry(server: FakeServer) -> None:
     assert server.http.get("/admin/adapters").json()["current"] == 1
     promote = server.http.post("/admin/adapters/promote", json={"version": 0})
