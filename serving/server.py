@@ -29,6 +29,7 @@ from serving.histograms import LatencyHistograms
 from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import MetricsSource
 from serving.prometheus import BuildInfo
+from serving.recollection import Recollection
 from serving.runtime import (
     Privacy,
     Runtime,
@@ -209,6 +210,8 @@ def running_server(plant: Plant) -> Iterator[Server]:
             lambda: build_runtime(plant.resolved, model_name(config), privacy, outlets)
         )
         metrics.runtime = runtime
+        if not privacy.scope_per_user:
+            stack.enter_context(Recollection(metrics.traces, runtime.drafter))
         watcher = _start_learning(stack, plant, metrics)
         desks.append(RegistryDesk(Registry(adapters_dir(config)), watcher, runtime.drafter))
         decode.decode(runtime.engine)

@@ -20,6 +20,7 @@ from dvi.types import Trace
 
 logger = logging.getLogger(__name__)
 
+READ_ROWS = 32  # traces read at a time: some 1 MB
 LOOK_INTERVAL_S = 1.0  # how old the sizes in /metrics may be, and how soon opening is tried again
 
 
@@ -84,6 +85,24 @@ class TraceLog:
         dropped = dict(counts.dropped)
         dropped["store_error"] = dropped.get("store_error", 0) + self._unopened_drops
         return TraceLogView(counts.written, dropped, self._rows, self._bytes)
+
+    def newest(self, max_tokens: int) -> list[Trace]:
+        """The traces stored last, oldest of them first, until their answers fill ``max_tokens``.
+
+        Reads the store, so not on the decode thread. What cannot be read is left out.
+        """
+        found: list[Trace] = []
+        num_tokens = 0
+        try:
+            keys = [] if self._store is None else self._store.newest(max_tokens)
+            while keys and num_tokens < max_tokens and self._store is not None:
+                page, keys = keys[:READ_ROWS], keys[READ_ROWS:]
+                for row in self._store.load(page):
+                    num_tokens += len(row.trace.output_ids)
+                    found.append(row.trace)
+        except (ReplayStoreError, OSError) as error:
+            logger.warning("replay store: %s", mask(str(error)))
+        return found[::-1]
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_INTERVAL_S):

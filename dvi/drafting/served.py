@@ -44,7 +44,7 @@ class ServedText:
 
     def __init__(self, orders: Sequence[int], max_tokens: int, context_len: int) -> None:
         self._orders = tuple(orders)
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._context_len = context_len
         self._arrivals: deque[Arrival] = deque()  # append and popleft are atomic
         self._indexes: dict[str, NgramIndex] = {}
@@ -84,11 +84,11 @@ class ServedText:
         self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str, *, is_kept: bool
     ) -> Arrival:
         context = tuple(prompt_ids[-self._context_len :])
-        ids = (context + tuple(output_ids))[-self._max_tokens :]
+        ids = (context + tuple(output_ids))[-self.max_tokens :]
         return Arrival(scope, ids, max(len(ids) - len(output_ids), 0), is_kept)
 
     def _add(self, arrival: Arrival) -> None:
-        while self._documents and self.num_tokens + len(arrival.ids) > self._max_tokens:
+        while self._documents and self.num_tokens + len(arrival.ids) > self.max_tokens:
             self._remove(self._documents.popleft())
         index = self._indexes.setdefault(arrival.scope, NgramIndex(self._orders))
         document = Document(arrival.scope, index.end, len(arrival.ids))

@@ -57,6 +57,14 @@ def keys_behind(connection: Connection, cursor: Cursor, max_rows: int) -> list[R
     return [key for _, key in islice(heapq.merge(*streams), max_rows)]
 
 
+def newest_keys(connection: Connection, max_rows: int) -> list[RowKey]:
+    """Keys of the rows stored last, newest first."""
+    query = select(traces.c.writer, traces.c.seq).order_by(
+        traces.c.stored_s.desc(), traces.c.writer, traces.c.seq.desc()
+    )
+    return [RowKey(row.writer, row.seq) for row in connection.execute(query.limit(max_rows))]
+
+
 def _stream(
     connection: Connection, writer: str, seq: int, max_rows: int
 ) -> list[tuple[float, RowKey]]:

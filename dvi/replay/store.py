@@ -26,7 +26,14 @@ from dvi.replay.eviction import (
     stored_before,
 )
 from dvi.replay.inserting import NewRow, insert_rows, lock_writer, without_duplicates
-from dvi.replay.reading import FetchedRow, decoded_in_order, fetch, keys_behind, read_stats
+from dvi.replay.reading import (
+    FetchedRow,
+    decoded_in_order,
+    fetch,
+    keys_behind,
+    newest_keys,
+    read_stats,
+)
 from dvi.replay.rows import (
     AppendResult,
     Cursor,
@@ -105,6 +112,11 @@ class ReplayStore:
             keys = keys_behind(connection, cursor, max_rows)
             rows = fetch(connection, keys)
         return decoded_in_order(rows, keys)
+
+    def newest(self, max_rows: int) -> list[RowKey]:
+        """Keys of the rows stored last, newest first: for readers that need no history."""
+        with self._database.reading() as connection:
+            return newest_keys(connection, max_rows)
 
     def load(self, keys: Collection[RowKey]) -> list[StoredTrace]:
         """The rows of ``keys`` that still exist, in the order of ``keys``."""
