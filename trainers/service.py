@@ -29,6 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    if stop.is_set():
+        return 0
     priority = yield_cpu()
     from trainers.background import train_in_background  # see the module's docstring
 

@@ -131,7 +131,9 @@ def test_status_and_rows_tell_steps_gate_and_losses(
     gate = {"promoted": counters.promoted, "held": counters.held, "refused": 0, "rolled_back": 0}
     assert told["gate"] == gate
     assert told["cpu_seconds"] > 0
-    assert told["loss"] == pytest.approx(told["kl"], rel=1e-5)  # objective kl, weight 1
+    weights = world.config.objective
+    weighted = weights.kl_weight * told["kl"] + weights.ce_weight * told["ce"]
+    assert told["loss"] == pytest.approx(weighted, rel=1e-5)  # float32 sums
     assert told["version"] == world.registry.versions()[-1].version
     assert 0 < told["draft_logprob_gap"] < 1e-4  # version 0 drafted what the first gate held out
     steps = [row["train/step"] for family, row in loop.tracker.rows if family == "train"]
