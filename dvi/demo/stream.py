@@ -12,26 +12,24 @@ from dataclasses import dataclass
 
 DOMAINS = ("sql", "support", "json")
 
-# table -> label, number, date column
+# table -> labels and numbers that are asked for
 _TABLES = {
-    "orders": ("customer", "total", "created_at"),
-    "employees": ("department", "salary", "hired_at"),
-    "products": ("category", "price", "listed_at"),
-    "visits": ("country", "duration", "visited_at"),
-    "invoices": ("currency", "amount", "due_at"),
-    "flights": ("airline", "delay", "departed_at"),
-    "loans": ("branch", "interest", "signed_at"),
-    "repairs": ("workshop", "cost", "started_at"),
+    "orders": (("customer", "city"), ("total", "discount")),
+    "employees": (("department", "office"), ("salary", "age")),
+    "products": (("category", "brand"), ("price", "weight")),
+    "visits": (("country", "page"), ("duration", "clicks")),
+    "invoices": (("currency", "client"), ("amount", "tax")),
+    "flights": (("airline", "airport"), ("delay", "distance")),
 }
 _AGGREGATES = ("average", "largest", "smallest", "total")
 _NAMES = ("Anna", "Ben", "Carla", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas")
-_GOODS = ("headphones", "coffee maker", "desk lamp", "backpack", "keyboard", "bicycle helmet")
+_GOODS = ("camera", "coffee maker", "desk lamp", "backpack", "keyboard", "bicycle helmet")
 _FAULTS = (
     "arrived broken",
-    "never arrived",
-    "stopped working",
-    "has the wrong color",
-    "was charged twice",
+    "arrived half empty",
+    "arrived open",
+    "arrived empty",
+    "arrived without a manual",
 )
 _CITIES = ("Lisbon", "Oslo", "Vienna", "Dublin", "Prague", "Madrid", "Athens", "Helsinki")
 _JOBS = ("nurse", "engineer", "teacher", "baker", "lawyer", "designer", "driver", "chemist")
@@ -66,14 +64,14 @@ class _Example:
 _EXAMPLES = {
     "sql": _Example(
         "Write SQL.",
-        "average rent of flats by city since 2020, top 3",
-        "SELECT city, AVG(rent) AS average_rent\nFROM flats\nWHERE built_at >= '2020-01-01'\n"
-        "GROUP BY city\nORDER BY average_rent DESC\nLIMIT 3;",
+        "average rent of flats by city since 2020, top 10",
+        "SELECT city, AVG(rent) AS average_rent\nFROM flats\nWHERE created_at >= '2020-01-01'\n"
+        "GROUP BY city\nORDER BY average_rent DESC\nLIMIT 10;",
     ),
     "support": _Example(
         "Answer customers.",
-        "I am Olga. My order 4711, a mirror, arrived late.",
-        "Dear Olga, thank you for your message about order 4711. We are very sorry that the "
+        "I am Olga. My order 47, a mirror, arrived late.",
+        "Dear Olga, thank you for your message about order 47. We are very sorry that the "
         "mirror arrived late. We will refund the shipping cost within three days. "
         "Kind regards, your support team",
     ),
@@ -88,16 +86,16 @@ _EXAMPLES = {
 
 def _sql(rng: random.Random) -> str:
     table = rng.choice(list(_TABLES))
-    label, number, _ = _TABLES[table]
+    labels, numbers = _TABLES[table]
     return (
-        f"{rng.choice(_AGGREGATES)} {number} of {table} by {label} "
-        f"since {rng.randrange(2010, 2025)}, top {rng.choice((5, 10, 20, 50))}"
+        f"{rng.choice(_AGGREGATES)} {rng.choice(numbers)} of {table} by {rng.choice(labels)} "
+        "since 2020, top 10"
     )
 
 
 def _support(rng: random.Random) -> str:
     return (
-        f"I am {rng.choice(_NAMES)}. My order {rng.randrange(1_000, 9_999)}, "
+        f"I am {rng.choice(_NAMES)}. My order {rng.randrange(10, 99)}, "
         f"a {rng.choice(_GOODS)}, {rng.choice(_FAULTS)}."
     )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dvi.config import DviConfig
+from dvi.config.schema import leaves
 from dvi.demo.answers import Answer, pass_speed, split_blocks
 from dvi.demo.compare import compare
 from dvi.demo.page import page
@@ -28,6 +29,13 @@ def test_the_stream_is_a_function_of_its_seed_and_drifts_domain_by_domain() -> N
     assert [prompt.domain for prompt in stream] == [d for d in DOMAINS for _ in range(40)]
     assert [prompt.index for prompt in stream] == list(range(120))
     assert len({prompt.question for prompt in stream}) == 120
+
+
+def test_the_largest_stream_that_the_config_allows_has_no_repeats() -> None:
+    (most,) = [leaf.high for leaf in leaves() if leaf.key == "demo.prompts_per_domain"]
+    assert most is not None
+    stream = make_stream(int(most), 0)
+    assert len({prompt.question for prompt in stream}) == 3 * most
 
 
 def test_a_longer_stream_starts_with_the_shorter_one() -> None:
