@@ -73,7 +73,10 @@ def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine
     tokenizer = Tokenizer.load(path)
     base = draft_fingerprint(path, config.drafter)
     # An answer depends on the target alone: its hash must not move with the draft's k and source.
-    answers = system_fingerprint(target, base_fingerprint(path, 0, 0), config.model.quantization)
+    verification = Verification(config.decoding.verification)
+    answers = system_fingerprint(
+        target, base_fingerprint(path, 0, 0), config.model.quantization, verification
+    )
     limits = limits_from_config(config.decoding, config.serving, config.replay.top_ids)
     drafter = make_drafter(config.drafter, target, limits.num_rows, limits.row_len, base)
     costs = costs_from_config(
@@ -87,7 +90,7 @@ def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine
         limits=limits,
         make_decoder=tokenizer.detokenizer,
         grammars=GrammarCompiler(tokenizer.for_grammars),
-        verification=Verification(config.decoding.verification),
+        verification=verification,
         trace_sink=outlets.trace_sink,
         system_fingerprint=answers,
         observer=outlets.observer,

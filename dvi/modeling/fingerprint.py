@@ -18,6 +18,7 @@ import torch
 import dvi
 from dvi.config.home import dvi_home
 from dvi.modeling.target import TargetModel
+from dvi.types import Verification
 
 BASE_FILES = ("config.json", "model.safetensors.index.json", "tokenizer.json")
 
@@ -46,10 +47,17 @@ def base_fingerprint(
     return digest.hexdigest()
 
 
-def system_fingerprint(model: TargetModel, base: str, quantization: str) -> str:
+def system_fingerprint(
+    model: TargetModel,
+    base: str,
+    quantization: str,
+    verification: Verification = Verification.COUPLED,
+) -> str:
     """Short hash of all that decides an answer but the request: never the draft.
 
     ``base`` is any hash of the target's weights (``base_fingerprint`` with fixed k and block).
+    Under rejection it promises the distribution of answers only, since their tokens depend on the
+    draft.
     """
     device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"
     parts = (
@@ -62,6 +70,7 @@ def system_fingerprint(model: TargetModel, base: str, quantization: str) -> str:
         dvi.__version__,
         model.packing.value,
         "deterministic" if model.deterministic else "fast",
+        verification.value,
     )
     return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

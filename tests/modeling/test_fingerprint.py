@@ -12,6 +12,7 @@ import torch
 
 from dvi.modeling import fingerprint
 from dvi.modeling.fingerprint import base_fingerprint, system_fingerprint
+from dvi.types import Verification
 from tests.rigs import build_target, make_model_folder
 
 
@@ -72,8 +73,9 @@ def test_system_fingerprint_depends_on_mode_dtype_base_and_quantization() -> Non
     others = {
         system_fingerprint(fast, "other", "none"),
         system_fingerprint(fast, "base", "int8"),
+        system_fingerprint(fast, "base", "none", Verification.REJECTION),
         system_fingerprint(build_target(dtype=torch.bfloat16), "base", "none"),
         system_fingerprint(build_target(dtype=torch.float32, deterministic=True), "base", "none"),
     }
     assert want not in others
-    assert len(others) == 4
+    assert len(others) == 5
