@@ -27,7 +27,7 @@ class BatchCosts:
 
 @dataclass(frozen=True, slots=True)
 class CostProfile:
-    """Medians of undisturbed passes some way into a context; batches ascending from 1."""
+    """Undisturbed passes some way into a context; batches ascending from 1."""
 
     batches: tuple[BatchCosts, ...]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import platform
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ import torch
 
 from dvi.config import DecodingConfig
 from dvi.config.home import dvi_home
-from dvi.decoding.costs import BatchCosts, CostProfile, load_costs
+from dvi.decoding.costs import BatchCosts, CostProfile, Point, load_costs
 from dvi.drafting import Drafter, DraftRequest
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Segment
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # Where a row is measured: some way into a context, as most rounds are.
 MEASURED_POSITION = 200
-TURNS = 3  # after one unmeasured call each
+TURNS = 3  # after one unmeasured call each; the least is kept: what disturbs only ever adds
 MEASURED_BATCHES = (1, 2, 4, 8, 16, 32)
 # One row is measured closely: that is where the crossing from plain to packed matrices lies.
 ONE_ROW_WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
@@ -132,7 +132,9 @@ def measure_costs(
         tuple(
             BatchCosts(
                 batch,
-                tuple((batch * w, passes[batch, w]) for w in bounds.widths(batch)),
+                never_dearer_than_wider(
+                    [(batch * width, passes[batch, width]) for width in bounds.widths(batch)]
+                ),
                 steps[batch],
             )
             for batch in batches
@@ -154,15 +156,27 @@ def draft_requests(batch: int) -> list[DraftRequest]:
 
 
 def time_calls(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
-    """Median seconds of each call, taken in turns so that a slow moment hits all alike."""
-    times: list[list[float]] = [[] for _ in calls]
+    """Least seconds of each call, taken in turns so that a slow moment hits all alike."""
+    least_s = [math.inf] * len(calls)
     for turn in range(TURNS + 1):
-        for call, found in zip(calls, times, strict=True):
+        for index, call in enumerate(calls):
             start_s = clock()
             call()
             if turn:
-                found.append(clock() - start_s)
-    return [statistics.median(found) for found in times]
+                least_s[index] = min(least_s[index], clock() - start_s)
+    return least_s
+
+
+def never_dearer_than_wider(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Each pass at most as dear as every wider one, to which it could be padded: what is above that
+    is disturbance. A crossing that makes a wider pass cheaper (plain to packed matrices) is lost
+    with it, which costs nothing: the wider pass is still there to be chosen."""
+    cleaned: list[Point] = []
+    least_s = math.inf
+    for positions, seconds in reversed(points):
+        least_s = min(least_s, seconds)
+        cleaned.append((positions, least_s))
+    return tuple(reversed(cleaned))
 
 
 def _remember(profile: CostProfile, path: Path) -> None:

@@ -23,7 +23,7 @@ from dvi.drafting.base import (
     Proposal,
 )
 from dvi.drafting.branch import DrafterRoom
-from dvi.drafting.ngrams import END, NgramIndex
+from dvi.drafting.ngrams import END, NO_MATCH, NgramIndex
 from dvi.drafting.served import ServedText
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
@@ -36,19 +36,22 @@ NOTHING = Proposal((), (), Source.TARGET, 0)
 
 
 @dataclass(slots=True)
-class Follower:
-    """One earlier occurrence, read on token by token."""
-
-    index: NgramIndex
-    place: int  # of the token that followed
-
-
-@dataclass(slots=True)
 class RowText:
     """The request on one row: what the client expects, then prompt and output."""
 
     index: NgramIndex
     num_indexed: int = 0  # tokens of the request
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Earlier occurrences of the end of a text, as offsets of what followed; oldest first."""
+
+    length: int  # tokens matched
+    own_ids: Sequence[int]
+    own: list[int]
+    served_ids: Sequence[int]
+    served: list[int]
 
 
 def index_orders(min_match: int, max_match: int) -> tuple[int, ...]:
@@ -135,8 +138,8 @@ class MemoryDrafter:
         if request.context is None or not request.draft_len:
             return NOTHING
         text = self._read(request.row, request.context)
-        followers, length = self._followers(text, request.context)
-        ids, matches = follow(followers, length, request, text.index)
+        found = self._find(text, request.context)
+        ids, matches = follow(found, request)
         return Proposal(ids, (), Source.MEMORY, 0, matches) if ids else NOTHING
 
     def _read(self, row: int, context: Context) -> RowText:
@@ -152,29 +155,23 @@ class MemoryDrafter:
         text.num_indexed = len(context.tokens)
         return text
 
-    def _followers(self, text: RowText, context: Context) -> tuple[list[Follower], int]:
+    def _find(self, text: RowText, context: Context) -> Found:
         """Occurrences of the longest end of the context that its own text or its scope's holds."""
-        served = None
-        if self._scope != "request":
-            served = self.served.index(self._shared(context.scope))
         tail = context.tokens[-self._max_match :]
         own = text.index.longest(tail, self._max_match)
-        if served is None:
-            found = [(text.index, own)]
-        else:
-            found = [(served, served.longest(tail, self._max_match)), (text.index, own)]
-        length = max(matches.length for _, matches in found)
-        return [
-            Follower(index, place)
-            for index, matches in found
-            if matches.length == length
-            for place in matches.places
-        ], length
+        index = None if self._scope == "request" else self.served.index(self._shared(context.scope))
+        served = NO_MATCH if index is None else index.longest(tail, self._max_match)
+        length = max(own.length, served.length)
+        return Found(
+            length=length,
+            own_ids=text.index.ids,
+            own=text.index.offsets(own.places) if own.length == length else [],
+            served_ids=() if index is None else index.ids,
+            served=index.offsets(served.places) if index and served.length == length else [],
+        )
 
 
-def follow(
-    followers: list[Follower], length: int, request: DraftRequest, own: NgramIndex
-) -> tuple[tuple[int, ...], tuple[Match, ...]]:
+def follow(found: Found, request: DraftRequest) -> tuple[tuple[int, ...], tuple[Match, ...]]:
     """Read on after all occurrences together, keeping those that agree with what was taken.
 
     An occurrence that reaches the end of the request's own text goes on with what is proposed: that
@@ -182,26 +179,22 @@ def follow(
     """
     ids: list[int] = []
     matches: list[Match] = []
-    own_end = own.end
-    while followers and len(ids) < request.draft_len:
-        heads = [
-            ids[one.place - own_end]
-            if one.index is own and one.place >= own_end
-            else one.index.token(one.place)
-            for one in followers
-        ]
+    own_ids, served_ids, own, served = found.own_ids, found.served_ids, found.own, found.served
+    num_own = len(own_ids)
+    while (own or served) and len(ids) < request.draft_len:
+        own_heads = [own_ids[i] if i < num_own else ids[i - num_own] for i in own]
+        served_heads = [served_ids[i] for i in served]
         counts: dict[int, int] = {}
-        for head in heads:  # later ones are newer: reinsertion keeps the newest last
+        for head in served_heads + own_heads:
             if head != END:
-                counts[head] = counts.pop(head, 0) + 1
+                counts[head] = counts.pop(head, 0) + 1  # reinserted: the newest comes last
         if not counts:
             break
         token = pick(counts, request.params, request.position + 1 + len(ids))
+        matches.append(Match(found.length + len(ids), counts[token], sum(counts.values())))
         ids.append(token)
-        matches.append(Match(length + len(ids) - 1, counts[token], sum(counts.values())))
-        followers = [one for one, head in zip(followers, heads, strict=True) if head == token]
-        for one in followers:
-            one.place += 1
+        own = [i + 1 for i, head in zip(own, own_heads, strict=True) if head == token]
+        served = [i + 1 for i, head in zip(served, served_heads, strict=True) if head == token]
     return tuple(ids), tuple(matches)
 
 

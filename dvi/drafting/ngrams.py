@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 END = -1  # stands after every document and is no token id, so no match crosses it
-MAX_PLACES = 32  # newest occurrences kept of one n-gram: enough to tell shares apart
+MAX_PLACES = 16  # newest occurrences kept of one n-gram: enough to tell shares apart
 _HEAD_SLACK = 4096  # dropped ids at the head of the log before it is moved
 
 
@@ -89,10 +89,14 @@ class NgramIndex:
                 return self._lengthen(places, context, n, min(limit, len(context)))
         return NO_MATCH
 
-    def token(self, place: int) -> int:
-        """The id at ``place``, END at and past the end of its document."""
-        index = place - self._base
-        return self._ids[index] if index < len(self._ids) else END
+    @property
+    def ids(self) -> Sequence[int]:
+        """The log itself, read only; every closed document ends with END."""
+        return self._ids
+
+    def offsets(self, places: Sequence[int]) -> list[int]:
+        """Where ``places`` lie in ``ids`` until the next removal."""
+        return [place - self._base for place in places]
 
     def slice(self, start: int, length: int) -> list[int]:
         """Ids from ``start`` on."""

@@ -9,7 +9,13 @@ import pytest
 from dvi.config import DecodingConfig
 from dvi.decoding import decode_batch
 from dvi.decoding.costs import BatchCosts, CostProfile, load_costs
-from dvi.decoding.measure import Bounds, machine_fingerprint, measure_costs, profile_from_config
+from dvi.decoding.measure import (
+    Bounds,
+    machine_fingerprint,
+    measure_costs,
+    never_dearer_than_wider,
+    profile_from_config,
+)
 from tests.decoding.engines import LIMITS, Ticks, make_request, make_rig, real_drafter
 from tests.decoding.profiles import profile
 from tests.rigs import build_target
@@ -72,6 +78,11 @@ def test_measuring_leaves_nothing_behind_that_an_answer_could_see(kind):
     measured = decode_batch(make_rig(TARGET, drafter).engine, [request])
     fresh = decode_batch(make_rig(TARGET, kind).engine, [request])
     assert measured == fresh
+
+
+def test_a_disturbed_measurement_is_bounded_by_what_is_wider():
+    points = [(1, 30.0), (2, 90.0), (4, 45.0), (9, 54.0)]
+    assert never_dearer_than_wider(points) == ((1, 30.0), (2, 45.0), (4, 45.0), (9, 54.0))
 
 
 def test_without_a_learned_draft_no_draft_step_is_measured():

@@ -32,6 +32,11 @@ def longest_by_search(
     return best, found
 
 
+def at(index: NgramIndex, place: int) -> int:
+    """The id at a place."""
+    return index.ids[index.offsets([place])[0]]
+
+
 def filled(documents: list[list[int]], pieces: random.Random) -> tuple[NgramIndex, list[int]]:
     """An index of the documents, each appended in random pieces; and where each starts."""
     index, starts = NgramIndex(ORDERS), []
@@ -64,7 +69,7 @@ def test_the_longest_match_and_all_its_places_are_found(seed):
         if len(expected) <= 3:
             assert set(matches.places) == set(expected)
         for place in matches.places:
-            assert index.token(place) != END
+            assert at(index, place) != END
 
 
 def test_an_end_that_nothing_follows_is_no_place():
@@ -82,7 +87,7 @@ def test_no_match_crosses_the_end_of_a_document():
     index.extend([3, 4])
     assert index.longest([2], 8) == NO_MATCH
     assert index.longest([1, 2, 3], 8).length == 1  # the 3 alone
-    assert [index.token(place) for place in index.longest([3], 8).places] == [4]
+    assert [at(index, place) for place in index.longest([3], 8).places] == [4]
 
 
 def test_context_ids_are_matched_but_never_proposed():
@@ -90,7 +95,7 @@ def test_context_ids_are_matched_but_never_proposed():
     index.extend([5, 6, 7, 8], num_unseen=3)
     assert index.longest([5, 6], 8) == NO_MATCH
     matches = index.longest([9, 6, 7], 8)
-    assert (matches.length, index.token(matches.places[0])) == (2, 8)
+    assert (matches.length, at(index, matches.places[0])) == (2, 8)
 
 
 def test_the_newest_places_of_a_frequent_id_are_kept():
@@ -99,7 +104,7 @@ def test_the_newest_places_of_a_frequent_id_are_kept():
         index.extend([1, 10 + number])
         index.close()
     places = index.longest([1], 8).places
-    assert [index.token(place) for place in places] == list(range(19, MAX_PLACES + 19))
+    assert [at(index, place) for place in places] == list(range(19, MAX_PLACES + 19))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -138,7 +143,7 @@ def test_memory_does_not_grow_while_documents_come_and_go():
         if len(spans) > 50:
             index.remove(*spans.pop(0))
         if number > 1000:
-            sizes.append(len(index._ids))
+            sizes.append(len(index.ids))
     assert index.num_entries <= 51 * 20 * len(ORDERS)
     assert max(sizes) < 51 * 21 + 4096 + 42  # the live documents and the head not yet dropped
 
