@@ -25,7 +25,8 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A DVI_HOME of the test's own, and the root logger as it was."""
     monkeypatch.setenv("DVI_HOME", str(tmp_path / "home"))
     for name in ("DVI_REPLAY_URL", "DVI_API_KEY", "RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that what a launch sets is undone as well
+        monkeypatch.delenv(name)
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
