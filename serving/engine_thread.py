@@ -65,11 +65,14 @@ class EngineThread:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Stop after the current step; who still runs ends as failed. A start is not waited for."""
+        """Stop after the current step or call; who still runs ends as failed.
+
+        Also a model that is being loaded is waited for: a process that ends below a tensor
+        operation of another thread aborts.
+        """
         self._stop.set()
         self._calls.put(lambda: None)
-        if self._decodes:
-            self._thread.join(STOP_TIMEOUT_S)
+        self._thread.join(STOP_TIMEOUT_S)
 
     def is_alive(self) -> bool:
         """Whether the thread runs."""
