@@ -12,6 +12,8 @@ from scipy.stats import chi2
 from dvi.decoding import EngineLimits, decode_batch
 from dvi.drafting import DraftRequest
 from dvi.modeling.target import TargetModel
+from dvi.sampling import ChoicePoint, Purpose
+from dvi.sampling.choice import choose_row
 from dvi.types import DecodeRequest, SamplingParams, Source, Verification
 from tests.decoding.engines import ScriptedDrafter, make_request, make_rig, real_drafter
 from tests.decoding.plainly import processed, raw_logits
@@ -175,3 +177,22 @@ def test_greedy_answers_under_rejection_are_those_of_plain_decoding():
         one.token_ids for one in plain
     ]
     assert rig.engine.stats().counts.accepted > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_perfect_draft_is_always_accepted_under_rejection(name):
+    """q is what the proposal was drawn from, processors and filters included: p / q = 1."""
+    target = build_target("tiny-ident", seed=6, vocab=VOCAB)
+    mode = Verification.REJECTION
+    rig = make_rig(target, "head", draft_len=4, limits=LIMITS, verification=mode)
+    requests = [
+        make_request(f"r{seed}", PROMPT, max_tokens=12, seed=seed, **CASES[name])
+        for seed in range(16)
+    ]
+    results = decode_batch(rig.engine, requests)
+    assert rig.engine.stats().counts.acceptance_rate() == 1.0
+    for request, result in zip(requests, results, strict=True):
+        point = ChoicePoint(request.sampling, len(PROMPT))
+        raw = raw_logits(target, list(PROMPT))[-1]
+        row = processed(raw, request.sampling, list(PROMPT), []).numpy()
+        assert result.token_ids[0] == choose_row(row, point, Purpose.PROPOSAL)

@@ -145,6 +145,23 @@ def test_drawn_tokens_follow_the_target_and_acceptance_its_law(draft, fields):
     assert abs(rate - alpha) <= 5 * np.sqrt(alpha * (1 - alpha) / num)
 
 
+def test_the_residual_is_drawn_with_noise_that_the_proposal_has_not_seen():
+    """With the proposal's own noise the id that nearly won the proposal would be too rare.
+
+    p = (.1, .45, .45) and q = (.8, .19, .01): id 0 is rejected in 7 of 8 proposals, and what is
+    left is .26 of id 1 to .44 of id 2.
+    """
+    row, draft_row = np.log([0.1, 0.45, 0.45]), np.log([0.8, 0.19, 0.01])
+    num, drawn = 3000, np.zeros(3)
+    for seed in range(num):
+        point = ChoicePoint(params_of({}, seed), 11)
+        proposed = choose_row(draft_row, point, Purpose.PROPOSAL)
+        drawn[choose_or_accept(row, point, proposed, draft_row)] += 1
+    expected = np.array([0.1, 0.45, 0.45]) * num
+    statistic = ((drawn - expected) ** 2 / expected).sum()
+    assert statistic < chi2.isf(FALSE_ALARM, 2)
+
+
 def test_a_row_without_a_finite_logit_is_refused():
     row = np.full(VOCAB, -np.inf)
     with pytest.raises(ValueError, match="finite"):
