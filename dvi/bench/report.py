@@ -1,6 +1,6 @@
-"""bench.json, the table and the picture of one bench.
+"""The tables on the screen, bench.json and bench.png.
 
-Owns names and layout; reads measured numbers and nothing else.
+Owns the layout; reads sections and does not know which parts there are.
 """
 
 from __future__ import annotations
@@ -8,87 +8,73 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-Json = dict[str, Any]
+from dvi.bench.part import Bars, Json, Lines, Section
 
-BARS = ("#8b949e", "#c9d1d9", "#1f6feb", "#79b8ff", "#d2691e")
-
-
-def _shown(row: Mapping[str, Any], digits: int) -> str:
-    return f"{row['median']:.{digits}f} ({row['low']:.{digits}f}-{row['high']:.{digits}f})"
+COLORS = ("#8b949e", "#1f6feb", "#d2691e", "#2da44e", "#79b8ff", "#a475f9", "#c9d1d9", "#e3b341")
+COLUMNS = 2  # of panels
 
 
-def _answer_table(report: Mapping[str, Any]) -> Table:
-    table = Table(title="whole answers, prompts included")
-    for name in ("batch", "way", "tok/s (spread)", "vs plain", "alpha", "tokens/round"):
-        table.add_column(name, justify="right")
-    for row in report["answers"]:
-        alpha = row["acceptance_rate"]
-        table.add_row(
-            str(row["batch_size"]),
-            row["way"],
-            _shown(row["tokens_per_s"], 1),
-            f"{row['over_plain']:.2f}x",
-            "-" if alpha is None else f"{alpha:.2f}",
-            f"{row['tokens_per_round']:.2f}",
-        )
-    return table
-
-
-def _step_table(report: Mapping[str, Any]) -> Table:
-    table = Table(title="one decode step (plain: 1 position a row; draft: K + 1)")
-    for name in ("batch", "way", "ms (spread)", "vs greedy"):
-        table.add_column(name, justify="right")
-    for row in report["steps"]:
-        cells = (str(row["batch_size"]), row["way"], _shown(row["ms"], 1))
-        table.add_row(*cells, f"{row['over_greedy']:.3f}x")
-    return table
-
-
-def print_report(report: Mapping[str, Any]) -> None:
-    """The tables on stdout."""
+def print_section(section: Section) -> None:
+    """Its tables and lines on stdout."""
     console = Console()
-    console.print(_answer_table(report))
-    console.print(_step_table(report))
-    swaps = report["swaps"]
-    if swaps:
-        console.print(
-            f"swap pause: median {swaps['median_ms']:.3f} ms, p99 {swaps['p99_ms']:.3f} ms, "
-            f"largest {swaps['max_ms']:.3f} ms over {swaps['count']} swaps"
-        )
-    console.print(f"trace logging: {100 * report['log_share']['median']:.2f}% of decode time")
+    for grid in section.grids:
+        table = Table(title=grid.title)
+        for name in grid.columns:
+            table.add_column(name, justify="right")
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(table)
+    for line in [*section.notes, *([section.failure] if section.failure else [])]:
+        console.print(line, highlight=False)
 
 
-def draw(report: Mapping[str, Any]) -> Figure:
-    """Tokens per second and step times, one group of bars a batch size."""
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for axes, rows, key, label in (
-        (left, report["answers"], "tokens_per_s", "tokens per second"),
-        (right, report["steps"], "ms", "milliseconds a step"),
-    ):
-        sizes = list(dict.fromkeys(row["batch_size"] for row in rows))
-        ways = list(dict.fromkeys(row["way"] for row in rows))
-        width = 0.8 / len(ways)
-        for place, way in enumerate(ways):
-            own = [row for row in rows if row["way"] == way]
-            x = [sizes.index(row["batch_size"]) + (place + 0.5) * width - 0.4 for row in own]
-            heights = [row[key]["median"] for row in own]
-            axes.bar(x, heights, width, label=way, color=BARS[place % len(BARS)])
-        axes.set_xticks(range(len(sizes)), [f"batch {size}" for size in sizes])
-        axes.set_ylabel(label)
+def draw(sections: Mapping[str, Section]) -> Figure:
+    """All panels of all sections, two in a row."""
+    panels = [panel for section in sections.values() for panel in section.panels]
+    num_rows = max(1, -(-len(panels) // COLUMNS))
+    figure = Figure(figsize=(6 * COLUMNS, 3.6 * num_rows), layout="constrained")
+    grid = figure.subplots(num_rows, COLUMNS, squeeze=False)
+    places = [axes for row in grid for axes in row]
+    for axes, panel in zip(places, panels, strict=False):
+        if isinstance(panel, Bars):
+            _draw_bars(axes, panel)
+        else:
+            _draw_lines(axes, panel)
+        axes.set_title(panel.title, fontsize=10)
+        axes.set_ylabel(panel.unit)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
+    for axes in places[len(panels) :]:
+        axes.set_axis_off()
     return figure
 
 
-def write_report(report: Mapping[str, Any], folder: Path) -> None:
+def _draw_bars(axes: Axes, panel: Bars) -> None:
+    width = 0.8 / len(panel.series)
+    for place, (name, heights) in enumerate(panel.series.items()):
+        here = [(x, height) for x, height in enumerate(heights) if height is not None]
+        left = [x + (place + 0.5) * width - 0.4 for x, _ in here]
+        color = COLORS[place % len(COLORS)]
+        axes.bar(left, [height for _, height in here], width, label=name, color=color)
+    axes.set_xticks(range(len(panel.groups)), list(panel.groups), fontsize=8)
+
+
+def _draw_lines(axes: Axes, panel: Lines) -> None:
+    for place, (name, points) in enumerate(panel.series.items()):
+        x, y = [point[0] for point in points], [point[1] for point in points]
+        axes.plot(x, y, "o-", label=name, color=COLORS[place % len(COLORS)], markersize=3)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylim(bottom=0)
+
+
+def write_report(report: Json, sections: Mapping[str, Section], folder: Path) -> None:
     """bench.json and bench.png in the folder, which is made if missing."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / "bench.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    draw(report).savefig(str(folder / "bench.png"), dpi=150)
+    draw(sections).savefig(str(folder / "bench.png"), dpi=120)

@@ -20,10 +20,19 @@ class Spread:
     high: float
     repeats: int
 
+    def shown(self, digits: int) -> str:
+        """Median and extremes."""
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
+
 
 def spread(values: Sequence[float]) -> Spread:
     """Median, smallest and largest of at least one value."""
     return Spread(statistics.median(values), min(values), max(values), len(values))
+
+
+def ratios(values: Sequence[float], base: Sequence[float]) -> Spread:
+    """Spread of value / base, pair by pair: what both had in common in a repeat cancels."""
+    return spread([value / other for value, other in zip(values, base, strict=True)])
 
 
 def quantile(values: Sequence[float], share: float) -> float:

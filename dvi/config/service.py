@@ -64,11 +64,18 @@ class RunConfig:
 class BenchConfig:
     """`dvi bench`."""
 
-    prompts: str | None = option(None, "JSONL file of prompts; null takes the built-in streams")
-    adapters: str | None = option(
-        None, "registry folder whose live version drafts; null is the untrained draft"
+    parts: str = option(
+        "default", "what is measured: names joined by +, or default, or all (docs/bench.md)"
     )
-    num_prompts: int = option(8, "prompts a measurement", low=1)
+    prompts: str | None = option(
+        None, "JSONL file of prompts, measured by category instead of the built-in domains"
+    )
+    adapters: str | None = option(
+        None, "registry folder whose live version drafts; null trains on the first requests"
+    )
+    num_prompts: int = option(3, "prompts of each domain or category and measurement", low=1)
+    warm_requests: int = option(20, "requests of each domain before any is timed", low=0)
+    train_steps: int = option(30, "optimizer steps on the first requests; 0 trains none", low=0)
     max_tokens: int = option(80, "tokens a prompt", low=1)
     timed_steps: int = option(20, "decode steps timed for each way and batch size", low=1)
     swaps: int = option(200, "exchanges of random adapters that are timed", low=1)

@@ -61,27 +61,51 @@ class OpenEngine:
     costs: CostProfile | None  # None where draft lengths are fixed
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checked target on this machine; any number of engines may stand on it, one after another
+    or in turns of one thread."""
+
+    path: Path
+    target: TargetModel
+    tokenizer: Tokenizer
+
+
 def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine:
     """Load the model, check the machine, make the drafter, measure its costs.
 
     Takes seconds; starts no thread. Raises ValueError with one line for a model that is missing or
     refused, a drafter that does not fit it, and NotDeterministic.
     """
-    outlets = outlets or Outlets()
+    return engine_on(load_model(config), config, outlets or Outlets())
+
+
+def load_model(config: DviConfig) -> Loaded:
+    """The configured target and its tokenizer; ``open_engine`` says what is raised."""
     path = resolve_model_path(config.model)
-    target = load_checked_target(path, config)
-    tokenizer = Tokenizer.load(path)
-    base = draft_fingerprint(path, config.drafter)
+    return Loaded(path, load_checked_target(path, config), Tokenizer.load(path))
+
+
+def engine_on(
+    loaded: Loaded, config: DviConfig, outlets: Outlets, costs: CostProfile | None = None
+) -> OpenEngine:
+    """An engine of ``config`` on a target that was loaded with the same model and decoding mode.
+
+    ``costs`` None: measured or remembered, as the config says.
+    """
+    target, tokenizer = loaded.target, loaded.tokenizer
+    base = draft_fingerprint(loaded.path, config.drafter)
     # An answer depends on the target alone: its hash must not move with the draft's k and source.
     verification = Verification(config.decoding.verification)
     answers = system_fingerprint(
-        target, base_fingerprint(path, 0, 0), config.model.quantization, verification
+        target, base_fingerprint(loaded.path, 0, 0), config.model.quantization, verification
     )
     limits = limits_from_config(config.decoding, config.serving, config.replay.top_ids)
     drafter = make_drafter(config.drafter, target, limits.num_rows, limits.row_len, base)
-    costs = costs_from_config(
-        config, target, drafter, limits, fingerprint=answers + base, clock=outlets.clock
-    )
+    if costs is None:
+        costs = costs_from_config(
+            config, target, drafter, limits, fingerprint=answers + base, clock=outlets.clock
+        )
     parts = EngineParts(
         target=target,
         drafter=drafter,

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from dvi.demo.answers import Answer
-from dvi.demo.stream import Prompt
+from dvi.traffic.stream import Prompt
 
 REQUEST_TIMEOUT_S = 300.0
 

@@ -27,10 +27,11 @@ from dvi.demo.page import identity_line, page, speed_line
 from dvi.demo.picture import save_png, svg
 from dvi.demo.report import Checked, Passes, all_identical, make_report, plain_speed_by_domain
 from dvi.demo.server import Server, ServerFailed, ending_in_order, forwarded_overrides
-from dvi.demo.stream import DOMAINS, Prompt, make_stream
+from dvi.traffic.stream import Prompt, make_stream
 
 log = logging.getLogger(__name__)
 
+DOMAINS = ("sql", "support", "json")
 PLAIN_IN_FLIGHT = 8
 SPEED_SAMPLE = 4  # prompts of each domain, from its last ten
 TEMPERATURE = 0.8  # of the sampled pass
@@ -166,7 +167,7 @@ def run_demo(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
     Raises ServerFailed and RequestFailed (RuntimeError) with one line.
     """
     start_s = time.monotonic()
-    run = _Run(config, make_stream(config.demo.prompts_per_domain, config.demo.seed))
+    run = _Run(config, make_stream(config.demo.prompts_per_domain, config.demo.seed, DOMAINS))
     try:
         with ending_in_order():
             passes = _serve_stream(run, run_dir / "server")

@@ -1,4 +1,4 @@
-"""The bench on a small random model, and its arithmetic."""
+"""The frame of the bench: which parts run, what is written, and its arithmetic."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from dvi.bench.bench import Bench
 from dvi.bench.main import run_bench
-from dvi.bench.prompts import load_prompts
-from dvi.bench.stats import quantile, spread
-from dvi.config import BenchConfig, DviConfig
-from dvi.modeling.tokenizer import Tokenizer
-from tests.rigs import make_model_folder
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    make_model_folder(path)
-    return path
+from dvi.bench.part import Bars, Grid, Lines, Part, Section
+from dvi.bench.parts import PARTS, chosen_parts
+from dvi.bench.report import draw, print_section
+from dvi.bench.stats import quantile, ratios, spread
+from dvi.config import DviConfig
 
 
 def test_spread_is_median_and_extremes() -> None:
     row = spread([3.0, 1.0, 10.0])
     assert (row.median, row.low, row.high, row.repeats) == (3.0, 1.0, 10.0, 3)
+
+
+def test_ratios_are_taken_repeat_by_repeat() -> None:
+    # A repeat in which everything is twice as slow changes no ratio.
+    assert ratios([10.0, 5.0, 12.0], [5.0, 2.5, 4.0]) == spread([2.0, 2.0, 3.0])
 
 
 def test_quantile_is_the_nearest_rank() -> None:
@@ -34,77 +33,86 @@ def test_quantile_is_the_nearest_rank() -> None:
     assert quantile([1.0, 2.0], 0.99) == 2.0
 
 
-def _config(model: Path) -> DviConfig:
-    config = DviConfig()
-    config.model.path = str(model)
-    config.model.num_threads = 1
-    config.serving.max_context_len = 1024
-    config.bench = BenchConfig(num_prompts=2, max_tokens=8, repeats=2, timed_steps=2, swaps=6)
-    return config
+def _nothing(bench: Bench) -> Section:
+    return Section({})
 
 
-def test_a_bench_measures_every_way_and_leaves_json_and_picture(
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("DVI_HOME", str(tmp_path / "home"))
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    assert run_bench(_config(model), run_dir, as_json=True) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report == json.loads((tmp_path / "home" / "bench" / "bench.json").read_text())
-    assert (tmp_path / "home" / "bench" / "bench.png").stat().st_size > 1000
-    assert {(row["batch_size"], row["way"]) for row in report["answers"]} == {
-        (size, way) for size in (1, 8) for way in ("plain", "draft")
-    }
-    assert {row["way"] for row in report["steps"]} == {
-        "plain",
-        "plain sampled",
-        "draft",
-        "draft sampled",
-        "draft filtered",
-    }
-    assert report["swaps"]["count"] == 6
-    assert 0 < report["log_share"]["median"] < 1
-    plain = [row for row in report["answers"] if row["way"] == "plain"]
-    assert all(row["over_plain"] == 1 and row["acceptance_rate"] is None for row in plain)
-    assert not list(run_dir.glob("replay.sqlite*"))
-
-
-def test_a_bench_without_drafter_compares_nothing_and_swaps_nothing(
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("DVI_HOME", str(tmp_path / "home"))
-    config = _config(model)
-    config.drafter.kind = "none"
-    assert run_bench(config, tmp_path, as_json=False) == 0
-    assert "swap pause" not in capsys.readouterr().out
-
-
-def test_prompts_come_from_a_file_in_both_forms_and_repeat(model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    rows = [{"prompt": "hello"}, {"messages": [{"role": "user", "content": "hello"}]}]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    tokenizer = Tokenizer.load(model)
-    prompts = load_prompts(BenchConfig(prompts=str(path), num_prompts=3), tokenizer)
-    assert prompts[0] == tuple(tokenizer.encode("hello", add_special_tokens=True))
-    assert prompts[2] == prompts[0]
-    assert len(prompts[1]) > len(prompts[0])  # the chat template's own tokens
+TABLE = [
+    Part("first", "", _nothing),
+    Part("second", "", _nothing, by_default=False),
+    Part("third", "", _nothing),
+]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [("{", "line 1 is not JSON"), ('{"text": "x"}', "needs"), ("\n", "holds no prompt")],
+    ("text", "names"),
+    [
+        ("default", ["first", "third"]),
+        ("all", ["first", "second", "third"]),
+        ("third+second", ["second", "third"]),
+        ("default+second", ["first", "second", "third"]),
+    ],
 )
-def test_a_prompt_file_of_another_form_is_refused_in_one_line(
-    text: str, said: str, model: Path, tmp_path: Path
+def test_parts_are_chosen_by_name_and_run_in_the_order_of_the_table(
+    text: str, names: list[str]
 ) -> None:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=said):
-        load_prompts(BenchConfig(prompts=str(path)), Tokenizer.load(model))
+    assert [part.name for part in chosen_parts(text, TABLE)] == names
+
+
+@pytest.mark.parametrize("text", ["fourth", "first+fourth", "", "+"])
+def test_a_part_that_does_not_exist_is_refused_with_the_names_of_those_that_do(text: str) -> None:
+    with pytest.raises(ValueError, match="first, second, third"):
+        chosen_parts(text, TABLE)
+
+
+def test_part_names_are_distinct() -> None:
+    assert len({part.name for part in PARTS}) == len(PARTS)
+
+
+def test_a_bench_of_steps_and_swaps_leaves_json_and_picture_and_no_traces(
+    config: DviConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.bench.parts = "steps+swaps"
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    assert run_bench(config, run_dir, as_json=True) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "home" / "bench" / "bench.json").read_text())
+    assert (tmp_path / "home" / "bench" / "bench.png").stat().st_size > 1000
+    assert {(row["batch_size"], row["way"]) for row in report["steps"]["rows"]} == {
+        (size, way)
+        for size in (1, 8)
+        for way in ("plain", "plain sampled", "draft", "draft sampled", "draft filtered")
+    }
+    greedy = [row for row in report["steps"]["rows"] if row["way"] in ("plain", "draft")]
+    assert all(row["over_greedy"]["median"] == 1 for row in greedy)
+    assert report["swaps"]["count"] == 6
+    assert not list(run_dir.glob("replay.sqlite*"))
+
+
+def test_without_a_drafter_nothing_is_drafted_and_nothing_swapped(
+    config: DviConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.bench.parts = "steps+swaps"
+    config.drafter.kind = "none"
+    assert run_bench(config, tmp_path, as_json=False) == 0
+    assert "has nothing to swap" in capsys.readouterr().out
+
+
+def test_a_report_shows_any_section(capsys: pytest.CaptureFixture[str]) -> None:
+    section = Section(
+        {"x": 1},
+        [Grid("title", ("name", "value"), [("one", "1"), ("two", "2")])],
+        [
+            Bars("bars", "tok/s", ("a", "b"), {"plain": (1.0, 2.0), "auto": (None, 3.0)}),
+            Lines("lines", "width", "ms", {"batch 1": ((1.0, 2.0), (2.0, 3.0))}),
+        ],
+        notes=["a line"],
+        failure="answers differ",
+    )
+    print_section(section)
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("title", "two", "a line", "answers differ"))
+    axes = draw({"one": section}).axes
+    assert [one.get_title() for one in axes] == ["bars", "lines"]
+    assert len(axes[0].patches) == 3  # the bar that is None is left out

@@ -9,7 +9,7 @@ import pytest
 
 from dvi.demo.client import Pass, run_pass
 from dvi.demo.server import Server
-from dvi.demo.stream import make_stream
+from dvi.traffic.stream import make_stream
 from tests.cli.program import run_dvi
 from tests.rigs import make_model_folder
 

@@ -9,40 +9,16 @@ from dataclasses import replace
 import pytest
 
 from dvi.config import DviConfig
-from dvi.config.schema import leaves
 from dvi.demo.answers import Answer, pass_speed, split_blocks
 from dvi.demo.compare import compare
+from dvi.demo.main import DOMAINS
 from dvi.demo.page import page
 from dvi.demo.picture import svg
 from dvi.demo.report import Checked, Passes, all_identical, make_report
 from dvi.demo.server import child_environment, forwarded_overrides
-from dvi.demo.stream import DOMAINS, make_stream
 from dvi.launch.compose import compose_config
 from dvi.launch.request import LaunchRequest
 from tests.demo.answers import make_answer
-
-
-def test_the_stream_is_a_function_of_its_seed_and_drifts_domain_by_domain() -> None:
-    stream = make_stream(40, 0)
-    assert stream == make_stream(40, 0)
-    assert stream != make_stream(40, 1)
-    assert [prompt.domain for prompt in stream] == [d for d in DOMAINS for _ in range(40)]
-    assert [prompt.index for prompt in stream] == list(range(120))
-    assert len({prompt.question for prompt in stream}) == 120
-
-
-def test_the_largest_stream_that_the_config_allows_has_no_repeats() -> None:
-    (most,) = [leaf.high for leaf in leaves() if leaf.key == "demo.prompts_per_domain"]
-    assert most is not None
-    stream = make_stream(int(most), 0)
-    assert len({prompt.question for prompt in stream}) == 3 * most
-
-
-def test_a_longer_stream_starts_with_the_shorter_one() -> None:
-    short, long = make_stream(10, 3), make_stream(20, 3)
-    for domain in DOMAINS:
-        questions = [p.question for p in long if p.domain == domain]
-        assert [p.question for p in short if p.domain == domain] == questions[:10]
 
 
 def test_blocks_sum_ten_answers_and_never_span_two_domains() -> None:

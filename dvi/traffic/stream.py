@@ -1,16 +1,16 @@
-"""The drifting stream: three narrow domains, one after the other, from seeded templates.
+"""Narrow domains, one after the other, from seeded templates.
 
-Owns the texts; does not know how they are sent. Prompts stay under 100 tokens with the chat
-template, answers run to some 70, so that one domain is 40 requests of one kind of traffic.
+Owns the texts; does not know how they are sent. Prompts stay under 140 tokens with the chat
+template, answers run to some 70, so that a domain is many requests of one kind of traffic.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-DOMAINS = ("sql", "support", "json")
+DOMAINS = ("sql", "support", "json", "python")
 
 # table -> labels and numbers that are asked for
 _TABLES = {
@@ -32,6 +32,19 @@ _FAULTS = (
     "arrived without a manual",
 )
 _CITIES = ("Lisbon", "Oslo", "Vienna", "Dublin", "Prague", "Madrid", "Athens", "Helsinki")
+_CHECKS = (
+    "is positive",
+    "is negative",
+    "is zero",
+    "is even",
+    "is odd",
+    "is above 10",
+    "is below 100",
+    "divides by 3",
+    "divides by 7",
+)
+_LISTS = ("prices", "ages", "scores", "lengths", "weights", "totals", "counts", "delays", "marks")
+_WORK = ("sums", "counts", "squares and sums", "doubles and sums")
 _JOBS = ("nurse", "engineer", "teacher", "baker", "lawyer", "designer", "driver", "chemist")
 
 
@@ -81,15 +94,21 @@ _EXAMPLES = {
         '{\n  "name": "Olga",\n  "age": 33,\n  "job": "painter",\n  "city": "Rome",\n'
         '  "experience": 5\n}',
     ),
+    "python": _Example(
+        "Write Python.",
+        "a function that multiplies all x in sizes where x is above 2",
+        "def multiply_sizes(sizes):\n    result = 1\n    for x in sizes:\n        if x > 2:\n"
+        "            result *= x\n    return result",
+    ),
 }
 
 
-def _sql(rng: random.Random) -> str:
+def _sql(rng: random.Random, year: int = 2020) -> str:
     table = rng.choice(list(_TABLES))
     labels, numbers = _TABLES[table]
     return (
         f"{rng.choice(_AGGREGATES)} {rng.choice(numbers)} of {table} by {rng.choice(labels)} "
-        "since 2020, top 10"
+        f"since {year}, top 10"
     )
 
 
@@ -107,21 +126,43 @@ def _json(rng: random.Random) -> str:
     )
 
 
+def _python(rng: random.Random) -> str:
+    return (
+        f"a function that {rng.choice(_WORK)} all x in {rng.choice(_LISTS)} where x "
+        f"{rng.choice(_CHECKS)}"
+    )
+
+
+def _wide_sql(rng: random.Random) -> str:
+    return _sql(rng, rng.randrange(2010, 2024))
+
+
+# Domains whose first template has few questions go on with another one.
+_FEW = 80
+_WIDE_MAKERS = {"sql": _wide_sql}
 _MAKERS: dict[str, Callable[[random.Random], str]] = {
     "sql": _sql,
     "support": _support,
     "json": _json,
+    "python": _python,
 }
 
 
-def make_stream(per_domain: int, seed: int) -> list[Prompt]:
-    """``per_domain`` distinct prompts of each domain, domain after domain; a function of seed."""
+def make_stream(per_domain: int, seed: int, domains: Sequence[str] = DOMAINS) -> list[Prompt]:
+    """``per_domain`` distinct prompts of each domain, domain after domain; a function of seed.
+
+    A domain's prompts do not depend on the other domains, and fewer are the first of more;
+    at most 300 of each.
+    """
     prompts: list[Prompt] = []
-    for domain in DOMAINS:
+    for domain in domains:
         rng = random.Random(f"{seed}-{domain}")
         seen: set[str] = set()
         while len(seen) < per_domain:
-            question = _MAKERS[domain](rng)
+            maker = _MAKERS[domain]
+            if len(seen) >= _FEW:
+                maker = _WIDE_MAKERS.get(domain, maker)
+            question = maker(rng)
             if question not in seen:
                 seen.add(question)
                 prompts.append(Prompt(len(prompts), domain, question))

@@ -1,0 +1,37 @@
+"""The parts of the bench, in the order in which they run.
+
+Owns the table and what ``bench.parts`` means; does not know how anything is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dvi.bench.part import Part
+from dvi.bench.steps import STEPS
+from dvi.bench.swaps import SWAPS
+
+PARTS: Sequence[Part] = (
+    STEPS,
+    SWAPS,
+)
+
+
+def chosen_parts(text: str, table: Sequence[Part] = PARTS) -> list[Part]:
+    """Parts named in ``text`` (``stream+steps``, ``default`` or ``all``) in the table's order.
+
+    Raises ValueError with one line for a name that is none of them.
+    """
+    words = [word.strip() for word in text.replace(",", "+").split("+") if word.strip()]
+    names = [part.name for part in table]
+    unknown = [word for word in words if word not in (*names, "default", "all")]
+    if unknown or not words:
+        raise ValueError(
+            f"bench.parts={text}: name parts as in bench.parts={'+'.join(names[:2])}; there are "
+            f"{', '.join(names)}, and default and all"
+        )
+    return [
+        part
+        for part in table
+        if part.name in words or "all" in words or ("default" in words and part.by_default)
+    ]

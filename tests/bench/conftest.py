@@ -1,0 +1,28 @@
+"""A small random model and a config that measures little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dvi.config import BenchConfig, DviConfig
+from tests.rigs import make_model_folder
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    make_model_folder(path)
+    return path
+
+
+@pytest.fixture
+def config(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DviConfig:
+    monkeypatch.setenv("DVI_HOME", str(tmp_path / "home"))
+    config = DviConfig()
+    config.model.path = str(model)
+    config.model.num_threads = 1
+    config.serving.max_context_len = 1024
+    config.bench = BenchConfig(num_prompts=1, max_tokens=8, repeats=2, timed_steps=2, swaps=6)
+    return config
