@@ -104,11 +104,15 @@ def _teacher(traces: Sequence[Trace], windows: Sequence[Window], device: torch.d
     top_logits = np.concatenate([trace.top_logits[row:, :kept] for trace, row in pairs])
     logsumexp = np.concatenate([trace.logsumexp[row:] for trace, row in pairs])
     committed = [token for trace, row in pairs for token in trace.output_ids[row:]]
+    greedy = [
+        trace.sampling.temperature == 0 for trace, row in pairs for _ in trace.output_ids[row:]
+    ]
     return Teacher(
         top_ids=torch.from_numpy(top_ids.astype(np.int64)).to(device),
         top_logits=torch.from_numpy(top_logits).to(device),
         logsumexp=torch.from_numpy(logsumexp).to(device),
         committed=torch.tensor(committed, device=device),
+        greedy=torch.tensor(greedy, device=device),
     )
 
 

@@ -5,7 +5,7 @@ Owns the wiring; does not know files, locks or time.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,10 @@ def make_learner(config: DviConfig, target: TargetModel, draft: Draft) -> Learne
     trainer = config.trainer
     rows = max(trainer.batch_size, trainer.max_holdout_traces, trainer.min_holdout_traces)
     shallow = ShallowStates(target, rows, trainer.max_seq_len)
-    return Learner(draft, shallow, config.objective, trainer)
+    objective = replace(
+        config.objective, lk_mode=config.objective.lk_mode or config.decoding.verification
+    )
+    return Learner(draft, shallow, objective, trainer)
 
 
 def make_intake(config: TrainerConfig, seed: int) -> Intake:

@@ -47,6 +47,8 @@ def mean_report(reports: Sequence[LossReport]) -> LossReport:
         reward_ce=over_positions([report.reward_ce for report in reports]),
         pg=over_positions([report.pg for report in reports]),
         entropy=over_positions([report.entropy for report in reports]),
+        osd=over_positions([report.osd for report in reports]),
+        lk=over_positions([report.lk for report in reports]),
         agreement=over_positions([report.agreement for report in reports]),
         reward=reward_sum / max(judged, 1),
         num_positions=positions,
@@ -63,6 +65,8 @@ def loss_values(report: LossReport) -> dict[str, float]:
         "reward_ce": report.reward_ce,
         "pg": report.pg,
         "entropy": report.entropy,
+        "osd": report.osd,
+        "lk": report.lk,
         "agreement": report.agreement,
         "reward": report.reward,
     }

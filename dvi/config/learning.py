@@ -11,12 +11,25 @@ from dvi.config.field import option
 class ObjectiveConfig:
     """Loss terms and their KL -> RL schedule (DVI, arXiv 2510.05421)."""
 
-    kind: str = option("kl", "preset", choices=("kl", "dvi"))
+    kind: str = option("kl", "preset", choices=("kl", "dvi", "ce", "pg", "osd", "lk"))
     kl_weight: float = option(1.0, "forward KL to the target, all committed positions", low=0)
     ce_weight: float = option(0.5, "cross-entropy on the committed token, all positions", low=0)
     reward_ce_weight: float = option(0.0, "cross-entropy on accepted proposals", low=0)
     pg_weight: float = option(0.0, "policy gradient on judged proposals, after warm-up", low=0)
     entropy_weight: float = option(0.0, "entropy bonus of the draft", low=0)
+    osd_weight: float = option(0.0, "forward KL where a neural proposal was rejected", low=0)
+    lk_weight: float = option(0.0, "loss of expected acceptance, all positions", low=0)
+    lk_form: str = option(
+        "log",
+        "log: -log(acceptance); blend: w KL + (1 - w)(1 - acceptance)",
+        choices=("log", "blend"),
+    )
+    lk_decay: float = option(3.0, "blend: w = exp(-lk_decay * acceptance)", low=0)
+    lk_mode: str | None = option(
+        None,
+        "acceptance law of sampled requests; null is decoding.verification",
+        choices=("coupled", "rejection"),
+    )
     warmup_steps: int = option(0, "steps of pure KL before the reward terms", low=0)
     ramp_steps: int = option(0, "steps over which reward terms rise and KL falls", low=0)
     kl_floor: float = option(1.0, "share of kl_weight left after the ramp", low=0, high=1)

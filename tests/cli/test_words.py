@@ -88,7 +88,9 @@ def test_help_names_every_command_and_the_unit_of_a_key() -> None:
 def test_completion_offers_commands_presets_options_values_and_keys() -> None:
     assert "serve" in candidates([""])
     assert candidates(["ad"]) == ["adapters"]
-    assert candidates(["train", "objective="]) == ["objective=dvi", "objective=kl"]
+    assert candidates(["train", "objective="]) == [
+        f"objective={name}" for name in ("ce", "dvi", "kl", "lk", "osd", "pg")
+    ]
     assert candidates(["serve", "decoding.adaptive=f"]) == ["decoding.adaptive=false"]
     assert candidates(["serve", "serving.por"]) == ["serving.port="]
     assert candidates(["serve", "--conf"]) == ["--config-dir", "--config-name"]

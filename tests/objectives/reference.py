@@ -24,7 +24,8 @@ class Case:
 def make_teacher(target_logits: Tensor, num_kept: int, generator: torch.Generator) -> Teacher:
     top_logits, top_ids = target_logits.topk(num_kept)
     committed = torch.multinomial(target_logits.softmax(-1), 1, generator=generator)[:, 0]
-    return Teacher(top_ids, top_logits, target_logits.logsumexp(-1), committed)
+    greedy = torch.arange(len(committed)) % 3 == 0
+    return Teacher(top_ids, top_logits, target_logits.logsumexp(-1), committed, greedy)
 
 
 def make_judged(logits: Tensor, num: int, generator: torch.Generator) -> Judged:
@@ -75,8 +76,10 @@ def eager_terms(case: Case, logits: Tensor, config: ObjectiveConfig, baseline: f
     log_judged = log_draft[judged.index[fresh], judged.token[fresh]]
     reward = judged.reward[fresh].double()
     finite = torch.where(draft > 0, log_draft, 0.0)
+    rejected = judged.index[judged.reward == 0]
     return {
         "kl": kl.mean(),
+        "osd": kl[rejected].mean(),
         "ce": -log_draft[torch.arange(len(logits)), case.teacher.committed].mean(),
         "reward_ce": -(reward * log_judged).sum() / reward.sum().clamp(min=1),
         "pg": -((reward - baseline) * log_judged).sum() / max(len(reward), 1),

@@ -23,6 +23,7 @@ TERMS = {  # name in the report -> weight in the config
     "reward_ce": "reward_ce_weight",
     "pg": "pg_weight",
     "entropy": "entropy_weight",
+    "osd": "osd_weight",
 }
 
 
@@ -90,12 +91,13 @@ def test_the_loss_is_the_weighted_sum_under_the_schedule():
         warmup_steps=10,
         ramp_steps=20,
         kl_floor=0.25,
+        osd_weight=0.4,
     )
     for step, ramp in ((0, 0.0), (10, 0.0), (15, 0.25), (30, 1.0), (99, 1.0)):
         report, _ = value_and_gradient(case.logits, case, config, step=step)
         terms = eager_terms(case, case.logits, config, baseline=0.3)
         kl_share = (1 - ramp) + ramp * 0.25
-        expected = 0.7 * kl_share * terms["kl"] + 0.5 * terms["ce"]
+        expected = 0.7 * kl_share * terms["kl"] + 0.5 * terms["ce"] + 0.4 * terms["osd"]
         expected += ramp * (0.2 * terms["reward_ce"] + 0.3 * terms["pg"] - 0.1 * terms["entropy"])
         assert float(report.loss.detach()) == pytest.approx(float(expected), abs=1e-11)
 
