@@ -1,6 +1,6 @@
 """`dvi adapters`: the registry from the command line, with or without a running server.
 
-Owns the rows it prints; the server notices a promotion by itself.
+Owns the rows it prints; the server notices a promotion by itself. Export is in export.py.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def run(arguments: list[str]) -> int:
     command = BY_NAME["adapters"]
     words = sort_words(arguments, command)
     action = take_action(words, command)
-    version = _version(words.bare, action) if action in ("show", "promote") else 0
+    version = _version(words.bare, action) if action in ("show", "promote", "export") else 0
+    if action != "export" and {"--to", "--peft"} & words.flags.keys():
+        raise UsageError("--to and --peft belong to `dvi adapters export N --to DIR`")
     config = config_of(words, command)
     registry = Registry(adapters_dir(config), config.registry.keep_versions)
     as_json = "--json" in words.flags
@@ -91,6 +93,10 @@ def run(arguments: list[str]) -> int:
         return _list(registry, as_json)
     if action == "show":
         return _show(registry, version, as_json)
+    if action == "export":
+        from dvi.cli.export import export_version  # torch: seconds that no other action needs
+
+        return export_version(config, version, words.flags)
     if not registry.root.is_dir():
         raise UsageError(f"no adapters in {registry.root} yet: nothing to {action}")
     if action == "promote":

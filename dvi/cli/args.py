@@ -13,7 +13,7 @@ from dvi.cli.table import Command
 from dvi.config.schema import leaves
 from dvi.launch.request import LaunchRequest, quoted
 
-_WITH_VALUE = ("--cfg", "--config-dir", "--config-name", "--package")
+_WITH_VALUE = ("--cfg", "--config-dir", "--config-name", "--package", "--to")
 _SHORT = {
     "-c": "--cfg",
     "-i": "--info",

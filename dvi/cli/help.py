@@ -19,6 +19,8 @@ _FLAG_MEANING = {
     "--package": "with --cfg: print only this part",
     "--resolve": "with --cfg: resolve interpolations",
     "--multirun": "run a sweep: key=a,b,c",
+    "--to": "with export: the folder to write, new or empty",
+    "--peft": "with export: the untrained model as base/ and the adapter on it as adapter/",
     "--json": "print JSON instead of a table",
     "--help": "print this",
 }

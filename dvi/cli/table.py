@@ -96,11 +96,11 @@ COMMANDS = (
     Command(
         "adapters",
         "the adapter registry, with or without a running server",
-        "dvi adapters list|show N|promote N|rollback [--json] [key=value ...]",
+        "dvi adapters list|show N|promote N|rollback|export N --to DIR [--json] [key=value ...]",
         "dvi.cli.adapters",
-        sections=_STATE,
-        actions=("list", "show", "promote", "rollback"),
-        flags=("--json",),
+        sections=(*_STATE, "model", "drafter"),
+        actions=("list", "show", "promote", "rollback", "export"),
+        flags=("--json", "--to", "--peft"),
     ),
     Command(
         "replay",

@@ -20,7 +20,7 @@ from peft.utils.save_and_load import get_peft_model_state_dict, set_peft_model_s
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dvi.drafting.layout import DraftLayout
+from dvi.drafting.layout import PREFIX, DraftLayout
 from dvi.drafting.module import DraftModule
 
 NORM_MODULE = "draft_norm"
@@ -97,6 +97,35 @@ def save(peft_model: PeftModel, folder: Path) -> None:
         config.save_pretrained(str(folder))
     finally:
         config.inference_mode = trained_mode
+
+
+def save_renamed(
+    layout: DraftLayout, tensors: Mapping[str, Tensor], names: Mapping[str, str], folder: Path
+) -> None:
+    """Write an adapter for the plain model beside it, whose modules are called otherwise.
+
+    ``names`` maps every adapted module of the draft to its path in that model.
+    """
+    renamed = {}
+    for name, tensor in tensors.items():
+        module = max((m for m in names if name.startswith(f"{PREFIX}{m}.")), key=len)
+        rest = name.removeprefix(f"{PREFIX}{module}")
+        renamed[f"{PREFIX}{names[module]}{rest}"] = tensor.detach().cpu().contiguous()
+    save_file(renamed, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = LoraConfig(
+        r=layout.head.rank,
+        lora_alpha=layout.head.alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules="|".join(re.escape(names[lora.module]) for lora in layout.loras),
+        rank_pattern={names[module]: rank for module, rank in layout.ranks().items()},
+        alpha_pattern={names[module]: alpha for module, alpha in layout.alphas().items()},
+        modules_to_save=[names[NORM_MODULE]],
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+        base_model_name_or_path="base",
+    )
+    config.save_pretrained(str(folder))
 
 
 def load_into(peft_model: PeftModel, layout: DraftLayout, tensors: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,102 @@
+"""Writes tensors as a plain Hugging Face causal LM that others load without knowing us.
+
+Owns tensor names and the config of what is written; does not know drafts. The written model is of
+the source folder's own architecture, with fewer layers and a head of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging as hf_logging
+
+from dvi.modeling.hf import read_tokenizer
+from dvi.modeling.layer import LayerWeights
+from dvi.modeling.target import TargetWeights
+
+LAYER_NAMES = {  # field of LayerWeights -> name under model.layers.N
+    "input_norm": "input_layernorm.weight",
+    "q": "self_attn.q_proj.weight",
+    "k": "self_attn.k_proj.weight",
+    "v": "self_attn.v_proj.weight",
+    "o": "self_attn.o_proj.weight",
+    "post_norm": "post_attention_layernorm.weight",
+    "gate": "mlp.gate_proj.weight",
+    "up": "mlp.up_proj.weight",
+    "down": "mlp.down_proj.weight",
+    "q_bias": "self_attn.q_proj.bias",
+    "k_bias": "self_attn.k_proj.bias",
+    "v_bias": "self_attn.v_proj.bias",
+    "o_bias": "self_attn.o_proj.bias",
+    "q_norm": "self_attn.q_norm.weight",
+    "k_norm": "self_attn.k_norm.weight",
+}
+
+
+def write_causal_lm(source: Path, weights: TargetWeights, folder: Path) -> None:
+    """Write ``weights`` to ``folder`` with config, tokenizer and defaults of the model ``source``.
+
+    Layers are 0, 1, ... without a gap. Embedding and head are stored apart, also where the source
+    ties them: a draft's head is its own.
+    """
+    hf_logging.disable_progress_bar()
+    config = _config(source, len(weights.layers))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=weights.embedding.dtype)
+    model.load_state_dict(_named(weights), strict=True, assign=True)
+    if (source / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(source, local_files_only=True)
+    model.save_pretrained(folder)
+    read_tokenizer(source).save_pretrained(folder)
+
+
+def _config(source: Path, num_layers: int) -> Any:
+    """The source's config for so many layers. Kinds of attention are listed a layer."""
+    config = AutoConfig.from_pretrained(source, local_files_only=True)
+    settings = config.to_dict()
+    settings["num_hidden_layers"] = num_layers
+    settings["tie_word_embeddings"] = False
+    if settings.get("layer_types"):
+        settings["layer_types"] = settings["layer_types"][:num_layers]
+    return type(config).from_dict(settings)
+
+
+def _named(weights: TargetWeights) -> dict[str, Tensor]:
+    """Hugging Face's names -> tensors on the CPU, none of them sharing storage with another."""
+    named = {
+        "model.embed_tokens.weight": weights.embedding,
+        "model.norm.weight": weights.final_norm,
+        "lm_head.weight": weights.head,
+    }
+    for index, layer in weights.layers.items():
+        named.update(_named_layer(f"model.layers.{index}.", layer))
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
+
+
+def _named_layer(prefix: str, layer: LayerWeights) -> dict[str, Tensor]:
+    fields = {
+        "input_norm": layer.input_norm,
+        "q": layer.q,
+        "k": layer.k,
+        "v": layer.v,
+        "o": layer.o,
+        "post_norm": layer.post_norm,
+        "gate": layer.gate,
+        "up": layer.up,
+        "down": layer.down,
+        "q_bias": layer.q_bias,
+        "k_bias": layer.k_bias,
+        "v_bias": layer.v_bias,
+        "o_bias": layer.o_bias,
+        "q_norm": layer.q_norm,
+        "k_norm": layer.k_norm,
+    }
+    return {
+        prefix + LAYER_NAMES[field]: tensor
+        for field, tensor in fields.items()
+        if tensor is not None
+    }
