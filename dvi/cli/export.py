@@ -32,8 +32,8 @@ from trainers.background import open_target
 NOTE = """\
 # Draft of {model}, adapter version {version}
 
-A plain causal LM of {layers} layers in {dtype}, a draft for speculative decoding: it answers nothing
-well by itself. `DRAFT` is this folder{inside}, `TARGET` the model that it was taken from:
+A plain causal LM of {layers} layers in {dtype}, a draft for speculative decoding: it answers
+nothing well by itself. `DRAFT` is this folder{inside}, `TARGET` the model that it was taken from:
 {target}
 
 vLLM:
