@@ -76,7 +76,7 @@ def read_items(path: Path, tokenizer: Tokenizer, per_group: int) -> list[Item]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ValueError(f"bench.prompts: cannot read {path}: {error.strerror}") from error
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
     items: list[Item] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -89,7 +89,7 @@ def read_items(path: Path, tokenizer: Tokenizer, per_group: int) -> list[Item]:
         if len(of_group(items, item.group)) < per_group:
             items.append(item)
     if not items:
-        raise ValueError(f"bench.prompts: {path} holds no prompt")
+        raise ValueError(f"{path} holds no prompt")
     return [item for group in groups_of(items) for item in of_group(items, group)]
 
 

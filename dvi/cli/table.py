@@ -85,6 +85,16 @@ COMMANDS = (
         takes_model=True,
     ),
     Command(
+        "audit",
+        "decode stored answers again without speculation and compare token by token",
+        "dvi audit [MODEL] [key=value ...] [--json]",
+        "dvi.cli.audit",
+        sections=("audit", *_ENGINE, "serving", "replay", "registry", "run"),
+        flags=("--json",),
+        is_app=True,
+        takes_model=True,
+    ),
+    Command(
         "demo",
         "serve a real model, send a drifting stream, check every answer, draw the picture",
         "dvi demo [key=value ...] [--json]",

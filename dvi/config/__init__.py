@@ -11,6 +11,7 @@ from dvi.config.learning import (
 )
 from dvi.config.root import DviConfig
 from dvi.config.service import (
+    AuditConfig,
     BenchConfig,
     DemoConfig,
     RunConfig,
@@ -19,6 +20,7 @@ from dvi.config.service import (
 )
 
 __all__ = [
+    "AuditConfig",
     "BenchConfig",
     "DataConfig",
     "DecodingConfig",

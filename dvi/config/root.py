@@ -15,6 +15,7 @@ from dvi.config.learning import (
     TrainerConfig,
 )
 from dvi.config.service import (
+    AuditConfig,
     BenchConfig,
     DemoConfig,
     RunConfig,
@@ -43,4 +44,5 @@ class DviConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     run: RunConfig = field(default_factory=RunConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     demo: DemoConfig = field(default_factory=DemoConfig)

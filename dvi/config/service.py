@@ -1,4 +1,4 @@
-"""Config groups of the outside: serving, tracking, run, bench, demo."""
+"""Config groups of the outside: serving, tracking, run, bench, audit, demo."""
 
 from __future__ import annotations
 
@@ -80,6 +80,29 @@ class BenchConfig:
     timed_steps: int = option(20, "decode steps timed for each way and batch size", low=1)
     swaps: int = option(200, "exchanges of random adapters that are timed", low=1)
     repeats: int = option(3, "interleaved repeats; medians are reported", low=1)
+
+
+@dataclass
+class AuditConfig:
+    """`dvi audit`."""
+
+    prompts: str | None = option(
+        None, "JSONL file of prompts, decoded with the draft and plainly; null: stored traces"
+    )
+    mode: str = option(
+        "auto",
+        "exact: any difference fails; near_tie: one above max_margin fails; auto: exact if "
+        "decoding.deterministic, else near_tie",
+        choices=("auto", "exact", "near_tie"),
+    )
+    max_margin: float = option(
+        1e-3, "largest gap of a near-tie, in logits; bfloat16 needs more", low=0
+    )
+    max_traces: int = option(64, "stored answers or prompts that are decoded again", low=1)
+    max_age_s: float | None = option(None, "older answers are left out; null is none", low=0)
+    share: float = option(1.0, "share of the stored answers, drawn by id", low=0, high=1)
+    max_tokens: int = option(64, "tokens an answer to a prompt of the file", low=1)
+    temperature: float = option(0.0, "of the answers to prompts of the file; 0 is greedy", low=0)
 
 
 @dataclass

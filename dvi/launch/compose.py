@@ -85,6 +85,7 @@ def _with_absolute_paths(config: DviConfig) -> DviConfig:
     config.run.dir = _absolute(config.run.dir)
     config.serving.api_key_file = _absolute(config.serving.api_key_file)
     config.serving.admin_key_file = _absolute(config.serving.admin_key_file)
+    config.audit.prompts = _absolute(config.audit.prompts)
     config.bench.prompts = _absolute(config.bench.prompts)
     config.bench.adapters = _absolute(config.bench.adapters)
     model = Path(config.model.path).expanduser()

@@ -1,0 +1,1 @@
+"""`dvi audit`: decodes served answers again, without speculation, and compares token by token."""
