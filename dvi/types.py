@@ -37,6 +37,11 @@ class Verification(StrEnum):
     REJECTION = "rejection"
 
 
+# Between a client's request id, which has no space, and what tells its parts apart: the key it came
+# with where there are several, the prompt where it has several.
+ID_PART_MARK = " "
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Everything but the prompt and the target that decides the tokens of one choice."""
@@ -89,7 +94,7 @@ class DecodeRequest:
     deadline_s: float | None = None  # monotonic clock; then CANCELLED with error "timeout"
     prediction_ids: tuple[int, ...] = ()  # what the client expects to read; proposals only
     scope: str = ""  # who may share memory and prefixes with whom
-    tenant: str = ""  # who waits in turn with whom: one key is one tenant
+    tenant: str = ""  # who waits in turn with whom: of several keys each is one; "": all alike
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,12 +49,12 @@ def invalid(message: str, param: str | None, code: str | None = None) -> ApiErro
     return ApiError(400, message, param=param, code=code)
 
 
-def queue_full(retry_after_s: float) -> ApiError:
+def queue_full(why: str, retry_after_s: float) -> ApiError:
     """A 429; the wait is cut to 1..60 s (OpenAI's client gives up above 120)."""
     wait_s = min(60, max(1, round(retry_after_s)))
     return ApiError(
         429,
-        f"The queue is full. Try again in {wait_s} s.",
+        f"The queue is full: {why}. Try again in {wait_s} s.",
         code="queue_full",
         headers={"Retry-After": str(wait_s)},
     )

@@ -61,7 +61,8 @@ class Generation:
             self._engine.submit_all(self.plan.requests, self._deliver)
         except QueueFull as error:
             self._service.release(self.plan.engine_ids())
-            raise queue_full(self._engine.stats().queue_depth / ANSWERS_PER_S) from error
+            wait_s = self._engine.stats().queue_depth / ANSWERS_PER_S
+            raise queue_full(str(error), wait_s) from error
         except ValueError as error:
             self._service.release(self.plan.engine_ids())
             raise invalid(str(error), None) from error

@@ -9,7 +9,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 
-from dvi.types import DecodeRequest, SamplingParams
+from dvi.types import ID_PART_MARK, DecodeRequest, SamplingParams
 from serving.errors import ApiError, invalid
 from serving.parse import Parsed
 from serving.prompts import Prompt, PromptIds, chat_prompt, completion_prompts, room_for
@@ -21,6 +21,7 @@ from serving.words import TokenTexts
 COMPLETION_MAX_TOKENS = 16  # OpenAI's and vLLM's default of the old route
 MAX_DOMAIN_LEN = 64
 SEED_MASK = (1 << 64) - 1
+TENANT_TAG_LEN = 16  # hex digits of the tenant in an id
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,15 @@ class Plan:
         )
 
 
+def _part_id(*parts: str) -> str:
+    return ID_PART_MARK.join(part for part in parts if part)
+
+
 def unrecorded(plan: Plan) -> Plan:
     """The same request under ids of its own, kept out of the store."""
     tag = os.urandom(6).hex()
     requests = tuple(
-        replace(request, request_id=f"{request.request_id}#{tag}", log=False)
+        replace(request, request_id=_part_id(request.request_id, tag), log=False)
         for request in plan.requests
     )
     return replace(plan, requests=requests, is_duplicate=True)
@@ -140,7 +145,7 @@ def _limit(body: CompletionBody | ChatBody, prompt: Prompt, model: ServedModel) 
 
 
 def _choices(
-    parsed: Parsed, model: ServedModel, caller: Caller, common: DecodeRequest
+    parsed: Parsed, model: ServedModel, common: DecodeRequest
 ) -> tuple[tuple[DecodeRequest, ...], tuple[str, ...]]:
     """A request and an echo for every choice; ``common`` has what all choices share."""
     body = parsed.body
@@ -155,7 +160,7 @@ def _choices(
     for index, prompt in enumerate(prompts):
         limit = _limit(body, prompt, model)
         # Several prompts are several requests to the engine and the store.
-        request_id = caller.request_id if len(prompts) == 1 else f"{caller.request_id}:{index}"
+        request_id = _part_id(common.request_id, str(index) if len(prompts) > 1 else "")
         for choice in range(body.n or 1):
             sampling = replace(common.sampling, max_tokens=limit, choice_index=choice)
             requests.append(
@@ -171,8 +176,9 @@ def _common(
 ) -> DecodeRequest:
     options = _options(body, model)
     limit_s = model.max_request_s
+    tenant = model.tenant_of(caller.api_key)
     return DecodeRequest(
-        request_id=caller.request_id,
+        request_id=_part_id(caller.request_id, tenant[:TENANT_TAG_LEN]),
         prompt_ids=(),
         sampling=sampling,
         speculation=options.speculation,
@@ -184,7 +190,7 @@ def _common(
         deadline_s=None if limit_s is None else caller.arrived_s + limit_s,
         prediction_ids=_prediction(body, model),
         scope=model.scope_of(caller.api_key, body.user),
-        tenant=model.tenant_of(caller.api_key),
+        tenant=tenant,
     )
 
 
@@ -194,7 +200,7 @@ def make_plan(parsed: Parsed, model: ServedModel, caller: Caller) -> Plan:
     _check_model(body, model)
     seed = int.from_bytes(os.urandom(8)) if body.seed is None else body.seed & SEED_MASK
     sampling = make_sampling(body, model, seed, grammar_of(body))
-    requests, echoes = _choices(parsed, model, caller, _common(body, model, caller, sampling))
+    requests, echoes = _choices(parsed, model, _common(body, model, caller, sampling))
     return Plan(
         request_id=caller.request_id,
         created_s=int(time.time()),

@@ -43,6 +43,7 @@ class Privacy:
     user_key: bytes  # of the hash that stands for `user`
     keep_content: bool
     scope_per_user: bool = False  # nobody's answers speed up another user's
+    has_tenants: bool = False  # several keys
 
 
 def model_name(config: DviConfig) -> str:
@@ -74,6 +75,12 @@ def _sampling_defaults(opened: OpenEngine) -> SamplingDefaults:
     )
 
 
+def _max_choices(config: DviConfig, privacy: Privacy) -> int:
+    """What one request may ever get: rows and queue, of several keys one at most half of them."""
+    num_places = config.serving.max_queue + config.serving.max_batch_size
+    return num_places // 2 if privacy.has_tenants else num_places
+
+
 def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outlets) -> Runtime:
     """Load the model and make the engine; ``open_engine`` says what is raised."""
     opened = open_engine(config, outlets)
@@ -83,7 +90,7 @@ def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outle
         max_context_len=config.serving.max_context_len,
         num_token_ids=opened.engine.parts.target.spec.num_token_ids,
         max_draft_len=config.decoding.max_draft_len,
-        max_choices=config.serving.max_queue + config.serving.max_batch_size,
+        max_choices=_max_choices(config, privacy),
         system_fingerprint=opened.system_fingerprint,
         defaults=_sampling_defaults(opened),
         tokenizer=opened.tokenizer,
@@ -91,6 +98,7 @@ def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outle
         user_key=privacy.user_key,
         keep_content=privacy.keep_content,
         scope_per_user=privacy.scope_per_user,
+        has_tenants=privacy.has_tenants,
         max_request_s=config.serving.max_request_s,
     )
     return Runtime(opened.engine, model)

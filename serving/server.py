@@ -203,6 +203,7 @@ def running_server(plant: Plant) -> Iterator[Server]:
             user_key(plant.state),
             plant.keep_content,
             scope_per_user=scope_per_user(config, plant.rules),
+            has_tenants=len(plant.rules.api_keys) > 1,
         )
         outlets = Outlets(metrics.traces.offer, metrics.histograms)
         decode = stack.enter_context(EngineThread(num_decode_threads(config)))

@@ -81,6 +81,7 @@ class ServedModel:
     user_key: bytes  # of the hash that stands for `user`
     keep_content: bool
     scope_per_user: bool = False  # memory and prefixes are shared by nobody but one user
+    has_tenants: bool = False  # several keys: they share the queue, and may use the same ids
     max_request_s: float | None = None
 
     def hash_user(self, user: str | None) -> str:
@@ -94,8 +95,8 @@ class ServedModel:
         return self._hash(f"{api_key}\n{user or ''}") if self.scope_per_user else ""
 
     def tenant_of(self, api_key: str) -> str:
-        """Who waits in turn with whom; every key is one, whatever users it names."""
-        return self._hash(api_key) if api_key else ""
+        """Whom a request waits with: of several keys each is one, whatever users it names."""
+        return self._hash(api_key) if self.has_tenants else ""
 
     def _hash(self, name: str) -> str:
         return hmac.new(self.user_key, name.encode(), hashlib.sha256).hexdigest()[:32]

@@ -16,7 +16,7 @@ Deliver = Callable[[Delta], None]
 
 
 class QueueFull(Exception):
-    """As many choices wait as are allowed to, or the engine stops; nothing was taken."""
+    """As many choices wait as may, of all or of one tenant, or the engine stops; none was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,12 @@ class Cancelled:
 
 
 class Inbox:
-    """First in, first out for each tenant, tenants in turn. Any thread may call any method."""
+    """First in, first out for each tenant, tenants in turn. Any thread may call any method.
+
+    A tenant may hold as many places as it leaves free (dynamic thresholds, Choudhury and Hahne
+    1998): one alone gets half of them, n get 1 / (n + 1) each, and whoever comes next finds room.
+    Requests of the tenant "" are bounded by ``max_queue`` alone.
+    """
 
     def __init__(self, max_queue: int, num_rows: int) -> None:
         self._max_queue = max_queue
@@ -50,18 +55,27 @@ class Inbox:
         self._changed = threading.Condition()
 
     def put(self, tickets: Sequence[Ticket]) -> None:
-        """All or none; raises QueueFull when more than ``max_queue`` would wait for a row.
+        """All or none, all of one tenant; raises QueueFull when more would wait than may.
 
         Requests that a free row will take in the next step do not count as waiting.
         """
         with self._changed:
             if self._closed:
                 raise QueueFull("the server is stopping")
-            room = self._max_queue + self._num_free - len(self._waiting)
-            if len(tickets) > room:
-                raise QueueFull(f"{self._max_queue} requests are waiting already")
+            self._require_room(tickets[0].request.tenant, len(tickets))
             self._waiting.extend(tickets)
             self._changed.notify()
+
+    def _require_room(self, tenant: str, num_new: int) -> None:
+        num_places = self._max_queue + self._num_free
+        num_left = num_places - len(self._waiting) - num_new
+        if num_left < 0:
+            raise QueueFull(f"{self._max_queue} requests are waiting already")
+        if not tenant:
+            return
+        num_own = num_new + sum(ticket.request.tenant == tenant for ticket in self._waiting)
+        if num_own > max(1, num_left):
+            raise QueueFull(f"this key has its share of the {num_places} places already")
 
     def cancel(self, request_id: str) -> None:
         """Remember to end every choice of this request at the next step."""

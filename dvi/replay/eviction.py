@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, tuple_, update
 
 from dvi.replay.rows import RowKey, Selection
 from dvi.replay.schema import contents, totals, traces
+from dvi.types import ID_PART_MARK
 
 KEPT_SHARE = 0.25  # of max_bytes, at most, for rows of the trainer's memory
 _CHUNK = 256  # keys a statement; SQLite allows 32766 parameters, older ones 999
@@ -101,13 +102,20 @@ def stored_before(time_s: float) -> ColumnElement[bool]:
     return and_(traces.c.kept.in_((0, 1)), traces.c.stored_s < time_s)
 
 
+def _of_request(request_id: str) -> ColumnElement[bool]:
+    """Rows of a client's request id, whole or of one part. LIKE would not tell A from a."""
+    head = request_id + ID_PART_MARK
+    column = traces.c.request_id
+    return or_(column == request_id, func.substr(column, 1, len(head)) == head)
+
+
 def selected(selection: Selection) -> ColumnElement[bool]:
     """Rows of ``selection``; ValueError when it has no condition, which would mean all rows."""
     conditions: list[ColumnElement[bool]] = []
     if selection.stored_before_s is not None:
         conditions.append(stored_before(selection.stored_before_s))
     if selection.request_id is not None:
-        conditions.append(traces.c.request_id == selection.request_id)
+        conditions.append(_of_request(selection.request_id))
     if selection.user_hash is not None:
         conditions.append(traces.c.user_hash == selection.user_hash)
     if not conditions:

@@ -46,7 +46,7 @@ class Selection:
     """Rows to erase: those that meet every condition that is given; at least one has to be."""
 
     stored_before_s: float | None = None  # Unix time
-    request_id: str | None = None
+    request_id: str | None = None  # as the client knows it: its parts and those of all keys too
     user_hash: str | None = None
 
 

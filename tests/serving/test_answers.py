@@ -104,7 +104,7 @@ def test_several_prompts_are_several_requests(server: FakeServer) -> None:
     asked = server.engine.requests[-4:]
     assert [request.prompt_ids for request in asked] == [(5,), (5,), (6, 7), (6, 7)]
     assert [request.sampling.choice_index for request in asked] == [0, 1, 0, 1]
-    assert [r.request_id.removeprefix(body["id"]) for r in asked] == [":0", ":0", ":1", ":1"]
+    assert [r.request_id.removeprefix(body["id"]) for r in asked] == [" 0", " 0", " 1", " 1"]
     assert body["usage"]["prompt_tokens"] == 3
 
 
