@@ -1,14 +1,20 @@
 """What the Hydra applications share: words to request, request to launch.
 
-Owns nothing but the order; imports Hydra only when called.
+Owns the order and the table of a sweep; imports Hydra only when called.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Sequence
+
 from dvi.cli.args import Words, launch_request
+from dvi.cli.out import print_table
 from dvi.cli.table import Command
 from dvi.config import DviConfig
-from dvi.launch.request import Task
+from dvi.config.secrets import mask
+from dvi.launch.request import JobResult, Task
 
 
 def run_task(words: Words, command: Command, task: Task) -> int:
@@ -16,7 +22,29 @@ def run_task(words: Words, command: Command, task: Task) -> int:
     request = launch_request(words, command)
     from dvi.launch.app import run_app
 
-    return run_app(request, task)
+    return run_app(request, task, _print_on_stderr if "--json" in words.flags else print_jobs)
+
+
+def print_jobs(results: Sequence[JobResult]) -> None:
+    """The table at the end of a sweep."""
+    print_table(
+        [
+            {
+                "job": number,
+                "overrides": mask(" ".join(result.overrides)),
+                "result": "failed" if result.status else "done",
+                "value": result.value,
+                "folder": str(result.folder),
+            }
+            for number, result in enumerate(results)
+        ]
+    )
+
+
+def _print_on_stderr(results: Sequence[JobResult]) -> None:
+    """With --json stdout holds one document a job and nothing else."""
+    with contextlib.redirect_stdout(sys.stderr):
+        print_jobs(results)
 
 
 def config_of(words: Words, command: Command) -> DviConfig:

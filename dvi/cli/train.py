@@ -54,14 +54,23 @@ def _train(config: DviConfig, run_dir: Path) -> Outcome:
 
 
 def _train_apart(config: DviConfig, run_dir: Path) -> Outcome:
-    """A job of a sweep: its candidate stays in the job's folder, out of the user's registry."""
+    """The candidate stays in the run's folder, out of the user's registry."""
     config.registry.path = str(run_dir / "adapters")
     return _train(config, run_dir)
+
+
+def _single(config: DviConfig, run_dir: Path) -> Outcome:
+    task = _train_apart if config.trainer.publish is False else _train
+    return task(config, run_dir)
+
+
+def _job(config: DviConfig, run_dir: Path) -> Outcome:
+    task = _train if config.trainer.publish is True else _train_apart
+    return task(config, run_dir)
 
 
 def run(arguments: list[str]) -> int:
     """Train; the value for Hydra's sweepers is the held-out acceptance."""
     command = BY_NAME["train"]
     words = sort_words(arguments, command)
-    task = _train_apart if "--multirun" in words.flags else _train
-    return run_task(words, command, task)
+    return run_task(words, command, _job if "--multirun" in words.flags else _single)

@@ -80,6 +80,9 @@ class TrainerConfig:
     max_steps: int = option(200, "steps of one `dvi train` run", low=1)
     publish_steps: int = option(5, "steps between published versions", low=1)
     save_steps: int = option(5, "steps between checkpoints", low=1)
+    publish: bool | None = option(
+        None, "`dvi train` publishes its candidate; null: a single run does, jobs of a sweep do not"
+    )
     min_holdout_traces: int = option(2, "unseen traces that the gate needs", low=1)
     max_holdout_traces: int = option(8, "unseen traces that wait for the gate at most", low=1)
     gate_margin: float = option(0.0, "acceptance a candidate may lose on held-out traces", low=0)

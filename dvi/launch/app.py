@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import io
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -18,13 +19,12 @@ from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from dvi.config import DviConfig
 from dvi.config.secrets import mask
 from dvi.launch.compose import checked_overrides, compose, hydra_for, parse_overrides, to_config
 from dvi.launch.errors import HYDRA_ERRORS, explain
 from dvi.launch.folder import launch_rank, make_run_folder
 from dvi.launch.logs import set_up_logging
-from dvi.launch.request import LaunchRequest, Outcome, Task, quoted
+from dvi.launch.request import JobResult, LaunchRequest, Outcome, Task, TellSweep, quoted
 from dvi.launch.secret_overrides import SplitOverrides, warn_and_export
 
 log = logging.getLogger(__name__)
@@ -109,15 +109,6 @@ def _run_once(request: LaunchRequest, hydra: Hydra, task: Task) -> int:
     return max(statuses)
 
 
-def _logged(task: Task, config: DviConfig, folder: Path) -> Outcome:
-    """Run one job of a sweep; a failure is in its own log at once, not at the sweep's end."""
-    try:
-        return task(config, folder)
-    except Exception:
-        log.exception("job failed: %s", folder)
-        raise
-
-
 def _fixed_part(request: LaunchRequest, split: SplitOverrides) -> LaunchRequest:
     """The request without the values that a sweep varies."""
     parsed = parse_overrides(split.shown)
@@ -126,23 +117,32 @@ def _fixed_part(request: LaunchRequest, split: SplitOverrides) -> LaunchRequest:
     return dataclasses.replace(request, overrides=fixed)
 
 
-def _sweep(request: LaunchRequest, hydra: Hydra, task: Task) -> int:
-    """All jobs of the sweep in one folder, job by job; 1 if one of them failed."""
+def _sweep(request: LaunchRequest, hydra: Hydra, task: Task, tell: TellSweep) -> int:
+    """All jobs of the sweep in one folder, job by job, whatever becomes of one; 1 if one failed.
+
+    A failed job's value is NaN: a sweeper that optimizes passes over it.
+    """
     split = checked_overrides(request, hydra)
     fixed = _fixed_part(request, split)
     base = compose(fixed, dataclasses.replace(split, shown=fixed.overrides), hydra)
     folder = make_run_folder(request.command, base, os.environ)
-    statuses = []
+    results: list[JobResult] = []
 
-    def job(composed: DictConfig) -> float | None:
+    def job(composed: DictConfig) -> float:
         own = Path(HydraConfig.get().runtime.output_dir)
-        config = to_config(composed, split.secrets)
-        set_up_logging(config, own)
+        set_up_logging(base, own)  # a value that this job's config refuses is told there as well
         _write_hydra_files(own, composed)
-        warn_and_export(config, split.secrets)
-        outcome = _logged(task, config, own)
-        statuses.append(outcome.status)
-        return outcome.value
+        outcome, failure = Outcome(1), _Failure()
+        with failure:
+            config = to_config(composed, split.secrets)
+            set_up_logging(config, own)
+            warn_and_export(config, split.secrets)
+            outcome = task(config, own)
+        if failure.error is not None:  # told at once: the sweep may go on for hours
+            log.error("job failed: %s", own, exc_info=failure.error)
+        overrides = tuple(HydraConfig.get().overrides.task)
+        results.append(JobResult(overrides, outcome.status, outcome.value, own))
+        return math.nan if outcome.value is None else outcome.value
 
     own = (
         f"hydra.sweep.dir={quoted(str(folder))}",
@@ -150,17 +150,21 @@ def _sweep(request: LaunchRequest, hydra: Hydra, task: Task) -> int:
         "hydra.output_subdir=null",
     )
     hydra.multirun(request.config_name, job, [*split.shown, *own], with_log_configuration=False)
-    return max(statuses, default=0)
+    tell(results)
+    return 1 if any(result.status for result in results) else 0
 
 
-def run_app(request: LaunchRequest, task: Task) -> int:
-    """Run the task and return the exit status. Raises ConfigError, and what the task raises."""
+def run_app(request: LaunchRequest, task: Task, tell: TellSweep) -> int:
+    """Run the task and return the exit status; ``tell`` gets the jobs of a sweep at its end.
+
+    Raises ConfigError, and what the task of a single run raises.
+    """
     with hydra_for(request) as hydra:
         try:
             if request.show_config is not None or request.show_info is not None:
                 return _show(request, hydra)
             if request.multirun:
-                return _sweep(request, hydra, task)
+                return _sweep(request, hydra, task, tell)
             return _run_once(request, hydra, task)
         except HYDRA_ERRORS as error:
             raise explain(error) from error

@@ -1,13 +1,13 @@
 """What a user asked a command to do, and what came of it.
 
-Owns two value types and the quoting of values; imports no Hydra, so that the command line can
+Owns three value types and the quoting of values; imports no Hydra, so that the command line can
 build requests at once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,18 @@ class Outcome:
     value: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """One job of a sweep."""
+
+    overrides: tuple[str, ...]
+    status: int  # 1 where it raised
+    value: float | None
+    folder: Path
+
+
 Task = Callable[[DviConfig, Path], Outcome]  # config and run folder
+TellSweep = Callable[[Sequence[JobResult]], None]
 
 
 def quoted(text: str) -> str:

@@ -17,7 +17,7 @@ from dvi.launch.app import run_app
 from dvi.launch.compose import compose_config, parse_overrides
 from dvi.launch.folder import make_run_folder
 from dvi.launch.logs import LineFormatter
-from dvi.launch.request import LaunchRequest, Outcome, quoted
+from dvi.launch.request import JobResult, LaunchRequest, Outcome, quoted
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_a_run_gets_a_private_folder_with_hydras_files_and_masked_secrets(tmp_pa
         return Outcome(3)
 
     url = "postgresql://me:hunter2@h/d"
-    status = run_app(_request("serving.api_key=hunter2-key", f"replay.url={url}"), task)
+    status = run_app(_request("serving.api_key=hunter2-key", f"replay.url={url}"), task, print)
     assert status == 3
     ((config, folder),) = seen
     assert (config.serving.api_key, config.replay.url) == ("hunter2-key", url)
@@ -98,7 +98,7 @@ def test_a_tasks_exception_passes_through(capsys: pytest.CaptureFixture[str]) ->
         raise ValueError("no such thing")
 
     with pytest.raises(ValueError, match="no such thing"):
-        run_app(_request(), task)
+        run_app(_request(), task, print)
     assert "Error executing job" not in capsys.readouterr().err
 
 
@@ -126,28 +126,57 @@ def test_two_launches_never_share_a_folder() -> None:
     assert len(folders) == 5
 
 
-def test_a_sweep_runs_every_job_and_a_failing_one_has_its_reason_in_its_own_log(
+def _sweep(task, *overrides: str) -> tuple[int, list[JobResult]]:
+    told: list[JobResult] = []
+    return run_app(_request(*overrides, multirun=True), task, told.extend), told
+
+
+def test_a_sweep_survives_a_failing_job_whose_traceback_is_in_its_own_log_at_once(
     tmp_path: Path,
 ) -> None:
-    seeds: list[int] = []
+    logs: list[str] = []  # of job 1, as job 2 finds it
 
     def task(config: DviConfig, folder: Path) -> Outcome:
-        seeds.append(config.run.seed)
         if config.run.seed == 2:
             raise RuntimeError("job two broke")
+        if config.run.seed == 3:
+            logs.append((folder.parent / "1" / "log.txt").read_text())
         return Outcome(0, value=float(config.run.seed))
 
-    with pytest.raises(RuntimeError, match="job two broke"):
-        run_app(_request("run.seed=1,2,3", multirun=True), task)
-    assert seeds == [1, 2, 3]
+    status, told = _sweep(task, "run.seed=1,2,3")
+    assert status == 1
+    assert [(job.status, job.value) for job in told] == [(0, 1.0), (1, None), (0, 3.0)]
+    assert [job.overrides for job in told] == [(f"run.seed={seed}",) for seed in (1, 2, 3)]
     (sweep,) = (tmp_path / "home" / "runs" / "train").iterdir()
-    assert "job two broke" in (sweep / "1" / "log.txt").read_text()
+    assert [job.folder for job in told] == [sweep / str(number) for number in range(3)]
+    assert "Traceback" in logs[0]
+    assert "job two broke" in logs[0]
     assert not (sweep / "0" / "log.txt").exists()
+
+
+def test_a_value_that_one_job_cannot_have_fails_that_job_only() -> None:
+    seen: list[int] = []
+
+    def task(config: DviConfig, folder: Path) -> Outcome:
+        seen.append(config.trainer.batch_size)
+        return Outcome()
+
+    status, told = _sweep(task, "trainer.batch_size=0,4")
+    assert status == 1
+    assert seen == [4]
+    assert [job.status for job in told] == [1, 0]
+    assert "`trainer.batch_size` must be in 1.." in (told[0].folder / "log.txt").read_text()
+
+
+def test_a_sweep_without_a_failure_is_done() -> None:
+    status, told = _sweep(lambda config, folder: Outcome(), "run.seed=1,2")
+    assert status == 0
+    assert len(told) == 2
 
 
 def test_a_sweep_refuses_an_unknown_key_before_any_job() -> None:
     with pytest.raises(ConfigError, match=r"did you mean `run\.seed`"):
-        run_app(_request("run.sed=1,2", multirun=True), lambda *_: Outcome())
+        run_app(_request("run.sed=1,2", multirun=True), lambda *_: Outcome(), print)
 
 
 def test_log_lines_are_one_line_and_masked_in_both_formats() -> None:
