@@ -134,6 +134,7 @@ def finish_run(training: Training) -> TrainResult:
     parts = training.parts
     rows = parts.rows.load(list(parts.intake.holdout))
     traces = [row.trace for row in rows]
+    training.choose_rows()
     after = parts.learner.score(traces, parts.versions.newest + 1)
     with parts.learner.draft.showing(None):
         before = parts.learner.score(traces, 0)

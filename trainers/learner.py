@@ -2,7 +2,7 @@
 
 Owns the training copy of the draft, the optimizer and the schedule step. Does not know where rows
 come from or what becomes of a version.
-Letters: P trained positions, V ids.
+Letters: P trained positions, R rows of the head.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from trainers.batch import Batch, make_batch, split_traces
 from trainers.draft import Draft
 from trainers.optimizer import DraftOptimizer
 from trainers.reports import StepReport, mean_report
-from trainers.scoring import Score, add_scores, score_batch
+from trainers.scoring import Score, ScoredLogits, add_scores, score_batch
 from trainers.shallow import ShallowStates
+from trainers.subset import step_columns
 
 MAX_LOGITS = 1 << 26  # entries of one logits tensor, 256 MB in float32; its gradient is another
 
@@ -68,9 +69,12 @@ class Learner:
     def score(self, traces: Sequence[Trace], version: int) -> Score:
         """The score of the draft's present values, which ``version`` is or will be."""
         scores = []
+        num_ids = self.shallow.target.spec.num_token_ids
         for batch in self._batches(traces, version):
-            logits = self.draft.logits(self.shallow.compute(batch), batch)
-            scores.append(score_batch(logits, batch, version))
+            vocab = self.draft.vocab
+            rows = None if vocab is None else vocab.ids.to(self.shallow.target.device)
+            logits = self.draft.logits(self.shallow.compute(batch), batch, rows)
+            scores.append(score_batch(ScoredLogits(logits, rows, num_ids), batch, version))
         return add_scores(scores)
 
     def _accumulate(self, traces: Sequence[Trace], version: int) -> LossReport:
@@ -80,13 +84,16 @@ class Learner:
         """
         batches = self._batches(traces, version)
         total = sum(batch.num_positions for batch in batches)
+        vocab = self.draft.vocab
+        columns = None if vocab is None else step_columns(batches, vocab)
         reports = []
         for batch in batches:
-            logits = self.draft.logits(self.shallow.compute(batch), batch)  # [P, V]
+            rows = None if columns is None else columns.ids
+            logits = self.draft.logits(self.shallow.compute(batch), batch, rows)  # [P, R]
             report = total_loss(
                 logits,
-                batch.teacher,
-                batch.judged,
+                batch.teacher if columns is None else columns.teacher(batch),
+                batch.judged if columns is None else columns.judged(batch),
                 self.objective,
                 step=self.num_steps,
                 baseline=self.baseline,

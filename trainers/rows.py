@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dvi.replay import ReplayStore, RowKey, StoredTrace
 from dvi.types import Trace
 from trainers.batch import is_usable
+from trainers.counts import TokenCounts
 from trainers.intake import Intake
 
 
@@ -31,6 +32,7 @@ class Rows:
         self.intake = intake
         self.num_token_ids = num_token_ids
         self.num_unusable = 0
+        self.tokens = TokenCounts(num_token_ids)  # of every row admitted or listed
         self.marked: list[RowKey] | None = None  # reservoir that the store was last told
 
     def take_new(self, max_rows: int) -> NewRows:
@@ -40,6 +42,7 @@ class Rows:
         for row in rows:
             if is_usable(row.trace, self.num_token_ids):
                 num_admitted += self.intake.take(row.key)
+                self.tokens.add(row.trace)
             else:
                 self.num_unusable += self.intake.skip(row.key)
         return NewRows(len(rows), num_admitted)
@@ -50,6 +53,8 @@ class Rows:
         for row in self.store.read(self.intake.cursor, max_rows):
             usable = is_usable(row.trace, self.num_token_ids)
             self.num_unusable += not usable
+            if usable:
+                self.tokens.add(row.trace)
             self.intake.skip(row.key)
             listed.append((row.key, usable))
         return listed

@@ -3,7 +3,7 @@
 Owns the gate's measure. Teacher-forced and with the request's own choice rule, so that it is the
 acceptance rate which the live draft would have had there, sampled requests included. Does not know
 which version it scores.
-Letters: P trained positions, V ids.
+Letters: P trained positions, n of them of one trace, R rows of the head, V ids.
 """
 
 from __future__ import annotations
@@ -41,6 +41,22 @@ class Score:
         return self.gap_sum / self.num_logged if self.num_logged else None
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredLogits:
+    """Draft logits of a batch, of the rows that the live draft computes."""
+
+    values: Tensor  # [P, R]
+    rows: Tensor | None  # [R] int64, ids of the columns; None: all ids in order
+    num_ids: int  # V
+
+    def of(self, part: Tensor) -> Tensor:
+        """[n, R] -> [n, V]: -inf for ids that are never proposed."""
+        if self.rows is None:
+            return part
+        full = part.new_full((len(part), self.num_ids), float("-inf"))
+        return full.index_copy_(1, self.rows, part)
+
+
 def add_scores(scores: Iterable[Score]) -> Score:
     """The score of all traces together."""
     parts = list(scores)
@@ -53,13 +69,16 @@ def add_scores(scores: Iterable[Score]) -> Score:
     )
 
 
-def score_batch(logits: Tensor, batch: Batch, version: int) -> Score:
-    """Score draft logits [P, V] of a batch; ``version`` is whose logged proposals to compare."""
-    if not bool(torch.isfinite(logits).all()):
-        return Score(num_positions=len(logits), is_finite=False)
-    rows = [window.num_trained for window in batch.windows]
-    parts = zip(batch.traces, batch.windows, torch.split(logits, rows), strict=True)
-    return add_scores(_score_trace(own, trace, window, version) for trace, window, own in parts)
+def score_batch(logits: ScoredLogits, batch: Batch, version: int) -> Score:
+    """Score draft logits of a batch; ``version`` is whose logged proposals to compare."""
+    values = logits.values
+    if not bool(torch.isfinite(values).all()):
+        return Score(num_positions=len(values), is_finite=False)
+    counts = [window.num_trained for window in batch.windows]
+    parts = zip(batch.traces, batch.windows, torch.split(values, counts), strict=True)
+    return add_scores(
+        _score_trace(logits.of(own), trace, window, version) for trace, window, own in parts
+    )
 
 
 def _score_trace(logits: Tensor, trace: Trace, window: Window, version: int) -> Score:
@@ -86,5 +105,7 @@ def _logprob_gaps(logits: Tensor, trace: Trace, version: int) -> Sequence[float]
     tokens = torch.tensor([proposal.token for proposal in own], device=logits.device)
     logged = torch.tensor([proposal.logprob for proposal in own], dtype=torch.float64)
     recomputed = logits[rows].double().log_softmax(-1)[torch.arange(len(own)), tokens]
-    gaps: list[float] = (recomputed.cpu() - logged).abs().tolist()
-    return gaps
+    gaps = (recomputed.cpu() - logged).abs()
+    # -inf: drafted under a list of another length, before the config changed
+    known: list[float] = gaps[gaps.isfinite()].tolist()
+    return known

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from dvi.config import TrainerConfig
 from dvi.registry import ManifestFields
 from dvi.types import Trace
@@ -29,6 +31,7 @@ from trainers.reports import StepReport, loss_values
 from trainers.rows import Rows
 from trainers.versions import Versions
 
+COUNTS, LIST = "tokens/counts", "vocab/"  # tensor names in a checkpoint
 MAX_DROPS_IN_A_ROW = 8  # then the values themselves are bad, not a batch
 
 
@@ -116,6 +119,7 @@ class Training:
         rows = self.parts.rows.load(list(self.parts.intake.holdout))
         if len(rows) < self.config.min_holdout_traces:
             return None
+        self.choose_rows()
         verdict, fault = self._judge([row.trace for row in rows])
         if verdict.decision is Decision.REFUSED:
             self._start_from_served()
@@ -125,6 +129,10 @@ class Training:
         version = self.publish_version(verdict.metrics(), is_promoted=is_promoted)
         self._close_gate(verdict.decision)
         return Publication(verdict, version, fault)
+
+    def choose_rows(self) -> None:
+        """Let the list of head rows follow the traffic: what is scored is what is served."""
+        self.parts.learner.draft.follow(self.parts.rows.tokens.counts)
 
     def publish_version(self, metrics: Mapping[str, float], *, is_promoted: bool) -> int:
         """Checkpoint, then publish the present values, then promote if told to."""
@@ -178,6 +186,7 @@ class Training:
         check_identity(checkpoint, self.parts.identity)
         learner, counters = self.parts.learner, checkpoint.counters
         learner.optimizer.restore(checkpoint.tensors)
+        self._restore_list(checkpoint.tensors)
         learner.num_steps = self.saved_step = counters.steps
         learner.num_dropped = counters.dropped_steps
         learner.baseline = checkpoint.baseline
@@ -195,9 +204,9 @@ class Training:
     def _judge(self, traces: Sequence[Trace]) -> tuple[Verdict, str]:
         """Candidate and version in service on the same traces, and a fault of the latter."""
         learner = self.parts.learner
-        served_version, tensors, fault = self.parts.versions.served()
+        served_version, adapter, fault = self.parts.versions.served()
         candidate = learner.score(traces, self.parts.versions.newest + 1)
-        with learner.draft.showing(tensors):
+        with learner.draft.showing(adapter):
             served = learner.score(traces, served_version)
         decision = decide(candidate, served, self.config.gate_margin)
         return Verdict(decision, candidate, served, served_version, len(traces)), fault
@@ -229,18 +238,32 @@ class Training:
 
     def _start_from_served(self) -> int:
         """Take the values of the version in service (moments afresh); returns its number."""
-        version, tensors, _ = self.parts.versions.served()
-        self.parts.learner.draft.start_from(tensors)
+        version, adapter, _ = self.parts.versions.served()
+        self.parts.learner.draft.start_from(adapter)
         self.parts.learner.optimizer.forget_moments()
         self.drops_in_a_row = 0
         return version
+
+    def _list_state(self) -> dict[str, Tensor]:
+        """Counts of tokens and the list that the draft's head has now."""
+        vocab = self.parts.learner.draft.vocab
+        state = {COUNTS: self.parts.rows.tokens.counts.clone()}
+        listed = {} if vocab is None else vocab.tensors()
+        return {**state, **{LIST + name: tensor for name, tensor in listed.items()}}
+
+    def _restore_list(self, tensors: Mapping[str, Tensor]) -> None:
+        """A checkpoint of a config with all rows, or of before lists, has none: start over."""
+        if COUNTS in tensors:
+            self.parts.rows.tokens.restore(tensors[COUNTS])
+        listed = {n.removeprefix(LIST): t for n, t in tensors.items() if n.startswith(LIST)}
+        self.parts.learner.draft.take_list(listed or None)
 
     def _snapshot(self) -> Checkpoint:
         learner = self.parts.learner
         return Checkpoint(
             identity=self.parts.identity,
             training_id=self.parts.versions.training_id,
-            tensors=learner.optimizer.tensors(),
+            tensors={**learner.optimizer.tensors(), **self._list_state()},
             counters=self.counters(),
             baseline=learner.baseline,
             debt_steps=self.debt_steps,

@@ -6,13 +6,9 @@ and a restart finishes what a kill cut off. Does not know how candidates are sco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor
-
 from dvi.drafting.base import AdapterRefused
 from dvi.drafting.version import checked_tensors
-from dvi.registry import Act, Manifest, ManifestFields, Registry, RegistryError
+from dvi.registry import Act, Adapter, Manifest, ManifestFields, Registry, RegistryError
 from trainers.checkpoint import LineageEntry
 from trainers.draft import Draft
 
@@ -36,7 +32,7 @@ class Versions:
         known = [entry.version for entry in self.lineage if entry.version is not None]
         return known[-1] if known else self.root_version
 
-    def served(self) -> tuple[int, Mapping[str, Tensor] | None, str]:
+    def served(self) -> tuple[int, Adapter | None, str]:
         """Number and values of the version in service, and what was wrong with it, if anything.
 
         A version that a server would refuse counts as the untrained draft (None): that is what
@@ -47,10 +43,11 @@ class Versions:
             return 0, None, ""
         try:
             adapter = self.registry.read(version)
-            tensors = checked_tensors(adapter, self.draft.layout, self.base_fingerprint)
+            checked_tensors(adapter, self.draft.layout, self.base_fingerprint)
+            self.draft.check_list(adapter)
         except (RegistryError, AdapterRefused) as error:
             return 0, None, str(error)
-        return version, tensors, ""
+        return version, adapter, ""
 
     def intend(self, step: int, *, is_promoted: bool) -> None:
         """Note what is about to be published; a checkpoint must follow before ``publish``."""

@@ -42,7 +42,9 @@ class DrafterConfig:
     lora_alpha: float = option(64.0, "LoRA alpha on the block's matrices", low=0)
     head_lora_rank: int = option(16, "LoRA rank on the output head", low=1)
     head_lora_alpha: float = option(16.0, "LoRA alpha on the output head", low=0)
-    draft_vocab_size: int | None = option(None, "rows of the draft head; null is all rows", low=1)
+    draft_vocab_size: int | None = option(
+        8192, "rows of the draft head, those of the most frequent tokens; null is all rows", low=1
+    )
     memory_scope: str | None = option(
         None,
         "whose served answers the memory reads; null: global with at most one API key, else user",

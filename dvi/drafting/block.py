@@ -18,6 +18,7 @@ from dvi.drafting.branch import DraftBranch, DrafterRoom, copy_layer
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
 from dvi.drafting.readout import Readout, chain, make_readout
 from dvi.drafting.version import checked_tensors, published_acceptance
+from dvi.drafting.vocab import trimmed_size
 from dvi.modeling.cache import KvCache
 from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer, write_kv
 from dvi.modeling.plan import Plan
@@ -68,7 +69,8 @@ def block_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:
         loras=tuple(loras),
         dtype=adapter_dtype(target.dtype),
     )
-    return DraftBranch(layout, spec, base, target.final_norm.clone(), target.head)
+    norm = target.final_norm.clone()
+    return DraftBranch(layout, spec, base, norm, target.head, trimmed_size(config, spec))
 
 
 def merged_block(branch: DraftBranch, tensors: Mapping[str, Tensor] | None) -> LayerWeights:
@@ -160,7 +162,7 @@ class BlockDrafter:
             layer=make_layer(
                 merged_block(self.branch, tensors), self.target.spec, self.target.packing
             ),
-            readout=make_readout(self.branch, tensors),
+            readout=make_readout(self.branch, adapter, self.target.packing),
             expected_acceptance=published_acceptance(adapter),
         )
 

@@ -30,6 +30,7 @@ class DraftBranch:
     block: LayerWeights | None  # None: the draft reads h_k directly
     norm: Tensor  # [H]
     head: Tensor  # [V, H]
+    vocab_size: int | None = None  # rows that a draft step computes; None: all
 
 
 @dataclass(frozen=True, slots=True)

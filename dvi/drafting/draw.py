@@ -97,6 +97,8 @@ def _draw_one(draft: Draft, raw: Logits) -> int | None:
     request, row = draft.request, raw.copy()
     if request.rules is not None and not request.rules.apply(row):
         return None
+    if row.max() == -np.inf:  # whatever may stand here has no row in a trimmed head
+        return None
     if request.purpose is Purpose.CHOICE or request.params.temperature == 0:
         return choose_draft_row(row, draft.point())
     draft.rows.append(row)

@@ -77,9 +77,3 @@ def check_config(config: DrafterConfig, target: TargetModel) -> None:
             f"drafter.exit_layer={config.exit_layer}, but the target is split at "
             f"{target.exit_layer}"
         )
-    rows = config.draft_vocab_size
-    if rows is not None and rows != target.spec.vocab_size:
-        raise ValueError(
-            f"drafter.draft_vocab_size={rows}: the draft head has all rows, "
-            f"null or {target.spec.vocab_size}"
-        )

@@ -17,6 +17,7 @@ from dvi.drafting.branch import DraftBranch, DrafterRoom
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
 from dvi.drafting.readout import Readout, chain, make_readout
 from dvi.drafting.version import checked_tensors, published_acceptance
+from dvi.drafting.vocab import trimmed_size
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.modeling.target import TargetModel
@@ -32,7 +33,8 @@ def head_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:
         loras=(LoraShape(HEAD, spec.hidden_size, spec.vocab_size, rank, float(rank)),),
         dtype=adapter_dtype(target.dtype),
     )
-    return DraftBranch(layout, spec, None, target.final_norm.clone(), target.head)
+    norm = target.final_norm.clone()
+    return DraftBranch(layout, spec, None, norm, target.head, trimmed_size(config, spec))
 
 
 def make_head_drafter(config: DrafterConfig, target: TargetModel, room: DrafterRoom) -> HeadDrafter:
@@ -83,12 +85,11 @@ class HeadDrafter:
 
     def prepare(self, adapter: Adapter | None) -> HeadWeights:
         """See Drafter."""
-        if adapter is None:
-            return HeadWeights(0, make_readout(self.branch, None))
-        tensors = checked_tensors(adapter, self.branch.layout, self.base_fingerprint)
+        if adapter is not None:
+            checked_tensors(adapter, self.branch.layout, self.base_fingerprint)
         return HeadWeights(
-            adapter.version,
-            make_readout(self.branch, tensors),
+            adapter_version=0 if adapter is None else adapter.version,
+            readout=make_readout(self.branch, adapter, self.target.packing),
             expected_acceptance=published_acceptance(adapter),
         )
 

@@ -141,8 +141,10 @@ def draft_logits(
     positions: Tensor,  # [B, T] int64, absolute
     lengths: Tensor,  # [B] int64, tokens before the padding
     select: Tensor,  # [P, 2] int64, (trace, index) pairs, traces ascending
+    *,
+    rows: Tensor | None = None,  # [R] int64, ids whose logits are wanted; None: all
 ) -> Tensor:
-    """Logits [P, V] of the draft at the selected positions, differentiable in the adapter.
+    """Logits [P, V], or [P, R] of ``rows``, at the selected positions, differentiable.
 
     Row p predicts the token after the one at its position, as ``propose`` does. V is
     ``spec.num_token_ids``: rows of a padded head that name no token are left out.
@@ -153,16 +155,19 @@ def draft_logits(
     longest = int(lengths.max())
     module: DraftModule = peft_model.base_model.model
     states = module.states(hidden[:, :longest], positions[:, :longest], select)
-    return module.real_logits(head_logits(module.draft_head, states))
+    return module.real_logits(head_logits(module.draft_head, states, rows))
 
 
-def head_logits(layer: LoraLayer, states: Tensor) -> Tensor:
-    """[P, H] -> [P, head rows]: what ``layer(states)`` returns, with fewer passes over it.
+def head_logits(layer: LoraLayer, states: Tensor, rows: Tensor | None) -> Tensor:
+    """[P, H] -> [P, head rows], those of ``layer(states)``, with fewer passes over them.
 
     PEFT scales the product [P, head rows] and adds it in passes of their own, a fifth of a step at
     49,152 rows; here the scale goes on [P, r] and the product accumulates into the base.
     """
     down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
     low_rank = F.linear(states.to(down.dtype), down) * layer.scaling["default"]  # [P, r]
-    base = layer.base_layer(states)
+    if rows is None:
+        base = layer.base_layer(states)
+    else:
+        base, up = F.linear(states, layer.base_layer.weight[rows]), up[rows]
     return torch.addmm(base.to(up.dtype), low_rank, up.t())

@@ -64,6 +64,7 @@ class Adapter:
     tensors: Mapping[str, Tensor]  # PEFT names -> tensors, on the CPU
     adapter_config: Mapping[str, Any]
     manifest: Manifest
+    draft_vocab: Mapping[str, Tensor] | None = None  # rows of a trimmed head; None: no such file
 
 
 def make_manifest(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 MANIFEST_FILE = "manifest.json"
+VOCAB_FILE = "draft_vocab.safetensors"  # may be absent
 ALLOWED_SUFFIXES = (".safetensors", ".json")  # kinds that cannot run code
 
 
@@ -60,9 +61,14 @@ def parse(manifest: Manifest, data: Mapping[str, bytes]) -> Adapter:
     """The adapter in these checked bytes."""
     return Adapter(
         version=manifest.version,
-        tensors=_parse_tensors(data[ADAPTER_FILE], manifest.version),
+        tensors=_parse_tensors(data[ADAPTER_FILE], ADAPTER_FILE, manifest.version),
         adapter_config=_parse_config(data[CONFIG_FILE], manifest.version),
         manifest=manifest,
+        draft_vocab=(
+            _parse_tensors(data[VOCAB_FILE], VOCAB_FILE, manifest.version)
+            if VOCAB_FILE in data
+            else None
+        ),
     )
 
 
@@ -82,14 +88,14 @@ def _check_names(names: set[str] | list[str], where: str) -> None:
             raise RegistryError(f"{where}: {name} is neither safetensors nor JSON")
 
 
-def _parse_tensors(data: bytes, version: int) -> dict[str, Tensor]:
+def _parse_tensors(data: bytes, name: str, version: int) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
         return dict(load(data))
     except SafetensorError as error:
-        raise RegistryError(f"version {version}: {ADAPTER_FILE} is not safetensors") from error
+        raise RegistryError(f"version {version}: {name} is not safetensors") from error
 
 
 def _parse_config(data: bytes, version: int) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from scipy.stats import chi2
 from dvi.decoding import EngineLimits, decode_batch
 from dvi.modeling.plan import Segment
 from dvi.modeling.target import TargetModel
-from dvi.types import SamplingParams
-from tests.decoding.engines import make_request, make_rig
+from dvi.types import SamplingParams, Verification
+from tests.decoding.engines import make_request, make_rig, real_drafter
 from tests.rigs import build_target
 
 VOCAB = 8
@@ -53,17 +53,30 @@ def test_pairs_of_sampled_tokens_follow_the_target(sampling, scale):
     check_pairs(sampling, scale, num_samples=1200)
 
 
+@pytest.mark.parametrize("verification", Verification)
+def test_a_head_that_lacks_half_the_ids_leaves_the_law_alone(verification):
+    check_pairs({"temperature": 2.0}, 1.0, 1200, draft_vocab_size=4, verification=verification)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "scale"), CASES)
 def test_pairs_of_8000_sampled_tokens_follow_the_target(sampling, scale):
     check_pairs(sampling, scale, num_samples=8000)
 
 
-def check_pairs(sampling: dict[str, float], scale: float, num_samples: int) -> None:
+def check_pairs(
+    sampling: dict[str, float],
+    scale: float,
+    num_samples: int,
+    *,
+    draft_vocab_size: int | None = None,
+    verification: Verification = Verification.COUPLED,
+) -> None:
     """Chi-square of counted against exact pair probabilities."""
     print(f"seeds 0 to {num_samples - 1}")
     target = build_target("tiny-mix", seed=40, vocab=VOCAB, layers=3, hidden=16, intermediate=16)
-    rig = make_rig(target, "head", draft_len=2, limits=LIMITS)
+    drafter = real_drafter(target, "head", LIMITS, draft_vocab_size=draft_vocab_size)
+    rig = make_rig(target, drafter, draft_len=2, limits=LIMITS, verification=verification)
     rig.stage("head", 1, scale)
     requests = [
         make_request(f"r{seed}", PROMPT, max_tokens=2, seed=seed, **sampling)

@@ -10,7 +10,14 @@ import torch
 
 from dvi.decoding import decode_batch
 from dvi.types import DecodeRequest
-from tests.decoding.engines import LIMITS, Rig, make_request, make_rig, reference_tokens
+from tests.decoding.engines import (
+    LIMITS,
+    Rig,
+    make_request,
+    make_rig,
+    real_drafter,
+    reference_tokens,
+)
 from tests.drafting.rows import random_prompt
 from tests.rigs import build_target
 
@@ -73,7 +80,9 @@ def check_case(case: tuple[int, int, int, int], dtype: torch.dtype, deterministi
     )
     requests = draw_requests(rng, batch, temperature)
     scale = rng.choice([0.0, 0.3, 1.0, 10.0, 100.0])
-    rig = make_rig(target, "block", draft_len=draft_len, limits=LIMITS)
+    rows = rng.choice([None, 24])  # of 64
+    drafter = real_drafter(target, "block", LIMITS, draft_vocab_size=rows)
+    rig = make_rig(target, drafter, draft_len=draft_len, limits=LIMITS)
     answers = decode_with_swaps(rig, requests, rng, adapter, scale)
     plain = decode_batch(make_rig(target, "none").engine, requests)
     assert answers == [result.token_ids for result in plain]

@@ -18,7 +18,7 @@ LOGPROB_GAP = 1e-3
 
 @pytest.fixture(scope="module")
 def bench():
-    config = DrafterConfig()
+    config = DrafterConfig(draft_vocab_size=None)
     target = load_target(
         models_dir() / "smollm2-135m",
         ModelConfig(num_threads=1),

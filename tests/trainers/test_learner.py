@@ -12,16 +12,18 @@ from dvi.config import ObjectiveConfig
 from dvi.drafting import lora
 from dvi.modeling.target import TargetModel
 from dvi.types import Trace
-from tests.drafting.rows import target_hash
-from tests.trainers.world import LiveDraft, greedy, prompt_of, tiny_config, tiny_target
+from tests.drafting.rows import make_adapter, target_hash
+from tests.trainers.world import DRAFTER, LiveDraft, greedy, prompt_of, tiny_config, tiny_target
 from trainers.build import make_learner
 from trainers.draft import make_draft
 from trainers.learner import Learner
 
 
-def learner_on(target: TargetModel, tmp_path, objective=None, **trainer: object) -> Learner:
+def learner_on(
+    target: TargetModel, tmp_path, objective=None, drafter=DRAFTER, **trainer: object
+) -> Learner:
     config = tiny_config(tmp_path, **trainer)
-    config = replace(config, objective=objective or ObjectiveConfig())
+    config = replace(config, objective=objective or ObjectiveConfig(), drafter=drafter)
     return make_learner(config, target, make_draft(config.drafter, target, seed=0))
 
 
@@ -182,10 +184,11 @@ def test_showing_another_version_gives_the_own_values_back_bit_for_bit(
     learner = learner_on(target, tmp_path)
     learner.train_step(traces[:4], version=0)
     other = lora.adapter_tensors(learner.draft.module)
+    adapter = make_adapter(learner.draft.layout, other)
     for _ in range(3):
         learner.train_step(traces[:4], version=0)
     before, own = values(learner), learner.score(traces, 0)
-    with learner.draft.showing(other):
+    with learner.draft.showing(adapter):
         shown = lora.adapter_tensors(learner.draft.module)
     assert same(shown, other)
     with learner.draft.showing(None):

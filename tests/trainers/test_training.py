@@ -27,7 +27,9 @@ def losses(done: list[object]) -> list[dict[str, float]]:
 
 
 def adapters(registry: Registry) -> dict[int, dict[str, torch.Tensor]]:
-    return {m.version: dict(registry.read(m.version).tensors) for m in registry.versions()}
+    """Tensors of every version, with its list of head rows."""
+    read = [registry.read(manifest.version) for manifest in registry.versions()]
+    return {a.version: {**a.tensors, **(a.draft_vocab or {})} for a in read}
 
 
 def assert_same_versions(one: Registry, other: Registry) -> None:
@@ -170,10 +172,10 @@ def test_the_published_draft_accepts_more_than_the_untrained_one(
     world = world_of("world", traces)
     training = world.training()
     run(training)
-    version, tensors, fault = training.parts.versions.served()
+    version, adapter, fault = training.parts.versions.served()
     assert (version, fault) == (world.registry.current(), "")
     learner = training.parts.learner
-    with learner.draft.showing(tensors):
+    with learner.draft.showing(adapter):
         served = learner.score(traces, version).agreement
     with learner.draft.showing(None):
         untrained = learner.score(traces, 0).agreement

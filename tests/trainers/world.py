@@ -31,7 +31,12 @@ VOCAB = 48
 NUM_PROMPTS = 7  # no multiple of 3: each is met greedy and sampled
 BASE = "base-of-the-tests"
 DRAFTER = DrafterConfig(
-    exit_layer=2, lora_rank=4, lora_alpha=8.0, head_lora_rank=4, head_lora_alpha=4.0
+    exit_layer=2,
+    lora_rank=4,
+    lora_alpha=8.0,
+    head_lora_rank=4,
+    head_lora_alpha=4.0,
+    draft_vocab_size=36,  # of 48: the list is at work in every test of this room
 )
 TRAINER = TrainerConfig(
     learning_rate=1e-2,
