@@ -21,6 +21,7 @@ _FLAG_MEANING = {
     "--multirun": "run a sweep: key=a,b,c",
     "--to": "with export: the folder to write, new or empty",
     "--peft": "with export: the untrained model as base/ and the adapter on it as adapter/",
+    "--deep": "read the model and render its template too: imports torch, seconds",
     "--json": "print JSON instead of a table",
     "--help": "print this",
 }

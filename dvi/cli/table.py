@@ -122,6 +122,15 @@ COMMANDS = (
         flags=("--json",),
     ),
     Command(
+        "doctor",
+        "check the installation and say what mends each fault",
+        "dvi doctor [MODEL] [--deep] [--json] [key=value ...]",
+        "dvi.cli.doctor",
+        sections=("state_dir", "model", "serving", "replay", "registry", "tracking"),
+        flags=("--deep", "--json"),
+        takes_model=True,
+    ),
+    Command(
         "models",
         "models that need no hub",
         "dvi models list [--json] | fetch NAME",

@@ -21,10 +21,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.utils import logging as hf_logging
 
 from dvi.modeling.layer import LayerWeights
-from dvi.modeling.spec import ModelRefused, ModelSpec
+from dvi.modeling.spec import SUPPORTED, ModelRefused, ModelSpec
 from dvi.modeling.target import TargetWeights
 
-SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 # Frequencies of the other kinds (dynamic, longrope) depend on the length seen so far, so that
 # cached keys would change under a growing sequence.
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")

@@ -42,7 +42,22 @@ def resolve_model_path(config: ModelConfig) -> Path:
 
     Raises ModelRefused with one line that says what to do.
     """
-    name = config.path
+    return _local(config.path) or _from_hub(config.path, config.revision)
+
+
+def local_model_path(config: ModelConfig) -> Path | None:
+    """The same without the network: None for a hub id that is not in the local cache."""
+    folder = _local(config.path)
+    if folder is not None:
+        return folder
+    try:
+        return _cached(config.path, config.revision, "not asked")
+    except ModelRefused:
+        return None
+
+
+def _local(name: str) -> Path | None:
+    """The folder of a fetched name or a local folder, None for a hub id; else ModelRefused."""
     fetched = models_dir() / name
     if name in KNOWN_MODELS and not is_fetched(fetched):
         raise ModelRefused(f"model {name} is not fetched yet; run: dvi models fetch {name}")
@@ -54,7 +69,7 @@ def resolve_model_path(config: ModelConfig) -> Path:
             raise ModelRefused(f"model folder {folder} has no config.json")
         return folder
     if HUB_ID.fullmatch(name):
-        return _from_hub(name, config.revision)
+        return None
     if "/" in name or name.startswith((".", "~")):
         raise ModelRefused(f"model folder {folder} does not exist")
     raise ModelRefused(

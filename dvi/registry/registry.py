@@ -127,6 +127,17 @@ class Registry:
         with self._opened(version) as folder:
             return read_manifest(folder, version)
 
+    def damaged(self) -> dict[int, str]:
+        """Versions whose files are not what their manifest says, with the reason; reads all."""
+        found: dict[int, str] = {}
+        for version in self._numbers():
+            try:
+                with self._opened(version) as folder:
+                    read_checked(folder, read_manifest(folder, version))
+            except RegistryError as error:
+                found[version] = str(error)
+        return found
+
     def read(self, version: int) -> Adapter:
         """``version`` in memory, its hashes checked.
 

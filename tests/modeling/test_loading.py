@@ -15,7 +15,7 @@ from dvi.config import ModelConfig
 from dvi.modeling import hf
 from dvi.modeling.loading import load_target
 from dvi.modeling.plan import Segment
-from dvi.modeling.spec import ModelRefused
+from dvi.modeling.spec import SUPPORTED, ModelRefused
 from dvi.modeling.target import TargetModel
 from tests.modeling.helpers import whole_cache
 from tests.rigs import make_model_folder, make_tokenizer_folder
@@ -120,7 +120,7 @@ def test_unsupported_architecture_is_refused_with_the_list(folder: Path, tmp_pat
         load(changed)
     message = str(caught.value)
     assert "GPT2LMHeadModel is not supported" in message
-    for name in hf.SUPPORTED:
+    for name in SUPPORTED:
         assert name in message
     assert "\n" not in message
 

@@ -1,0 +1,1 @@
+"""`dvi doctor`: looks at an installation and says which command mends what is wrong."""

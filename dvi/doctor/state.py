@@ -1,0 +1,82 @@
+"""Checks of what a server keeps: folder modes, replay store, adapters.
+
+Reads and creates nothing; knows neither ports nor models.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dvi.config import DviConfig
+from dvi.config.home import adapters_dir, replay_url, state_dir
+from dvi.config.secrets import mask
+from dvi.doctor.finding import Finding, fault, ok, warning
+from dvi.registry import Registry
+from dvi.replay.schema import SCHEMA_VERSION
+
+SQLITE = "sqlite:///"
+CHECKED_BYTES = 256 << 20  # larger files are opened only: reading a GB takes seconds
+
+
+def check_folder(config: DviConfig) -> Finding:
+    """The state folder is its owner's alone: it holds what users wrote."""
+    folder = state_dir(config)
+    if not folder.is_dir():
+        return ok("state", f"{folder} does not exist yet: `dvi serve` makes it")
+    for path in (folder, *folder.glob("replay.sqlite*")):
+        if path.stat().st_mode & 0o077:
+            mode = "700" if path.is_dir() else "600"
+            message = f"{path} can be read by others on this machine"
+            return fault("state", message, f"chmod {mode} {path}")
+    return ok("state", str(folder))
+
+
+def check_store(config: DviConfig) -> Finding:
+    """The replay store opens, is whole, and is of a version that we know."""
+    url = replay_url(config)
+    if url.startswith(SQLITE):
+        return _check_sqlite(Path(url.removeprefix(SQLITE)))
+    driver = urlsplit(url).scheme.partition("+")[2] or "psycopg2"
+    if importlib.util.find_spec(driver) is None:
+        return fault("store", f"{mask(url)} needs the package {driver}", f"pip install {driver}")
+    return warning("store", f"{mask(url)} is reached when the server starts; not checked here")
+
+
+def _check_sqlite(path: Path) -> Finding:
+    if not path.is_file():
+        return ok("store", f"{path} does not exist yet: `dvi serve` makes it")
+    aside = f"mv {path} {path}.broken   (the server makes a new one)"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as database:
+            (version,) = database.execute("SELECT version FROM dvi_schema").fetchone()
+            (rows,) = database.execute("SELECT rows FROM totals").fetchone()
+            if path.stat().st_size <= CHECKED_BYTES:
+                (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+                if verdict != "ok":
+                    return fault("store", f"{path} is damaged: {verdict}", aside)
+    except (sqlite3.Error, TypeError) as error:
+        return fault("store", f"{path} cannot be read: {error}", aside)
+    if version > SCHEMA_VERSION:
+        message = f"{path} has schema {version}, this dvi knows up to {SCHEMA_VERSION}"
+        return fault("store", message, "pip install --upgrade dvi-serving")
+    return ok("store", f"{path}, {rows} traces, {path.stat().st_size / 2**20:.1f} MiB")
+
+
+def check_adapters(config: DviConfig) -> Finding:
+    """Every version is whole; a damaged one is passed over while serving, and told here."""
+    root = adapters_dir(config)
+    if not root.is_dir():
+        return ok("adapters", f"{root} does not exist yet: version 0 drafts")
+    registry = Registry(root)
+    damaged = registry.damaged()
+    live = registry.current()
+    if damaged:
+        version, why = next(iter(damaged.items()))
+        folder = root / f"v{version:06d}"
+        message = f"{why}; in service: version {live}"
+        return fault("adapters", message, f"mv {folder} {folder}.broken")
+    return ok("adapters", f"{len(registry.versions())} versions, in service: version {live}")
