@@ -32,7 +32,7 @@ from dvi.traffic.stream import Prompt, make_stream
 log = logging.getLogger(__name__)
 
 DOMAINS = ("sql", "support", "json")
-PLAIN_IN_FLIGHT = 8
+CHECK_IN_FLIGHT = 8  # of the passes that only compare: answers do not depend on neighbours
 SPEED_SAMPLE = 4  # prompts of each domain, from its last ten
 TEMPERATURE = 0.8  # of the sampled pass
 FIRST_SEED = 1_000  # of the sampled pass; any will do
@@ -48,10 +48,11 @@ class _Run:
     def ways(self, *, speculation: bool, temperature: float = 0.0) -> Pass:
         """How a checked pass is sent; only the served greedy pass is learned from."""
         demo = self.config.demo
+        is_stream = speculation and temperature == 0.0
         return Pass(
             speculation=speculation,
-            log=speculation and temperature == 0.0,
-            in_flight=demo.streams if speculation else PLAIN_IN_FLIGHT,
+            log=is_stream,
+            in_flight=demo.streams if is_stream else CHECK_IN_FLIGHT,
             max_tokens=demo.max_tokens,
             temperature=temperature,
             first_seed=FIRST_SEED,
