@@ -15,6 +15,7 @@ from dvi.registry import Registry
 from dvi.replay import ReplayStore
 from trainers.checkpoint import CheckpointStore, Identity
 from trainers.draft import Draft, make_draft
+from trainers.gate import GateRule
 from trainers.intake import Intake
 from trainers.learner import Learner
 from trainers.memory import Memory
@@ -50,6 +51,7 @@ def build_training(config: DviConfig, ground: Ground) -> Training:
             versions=Versions(ground.registry, draft, ground.base_fingerprint),
             checkpoints=CheckpointStore(ground.checkpoint_dir),
             identity=Identity(ground.base_fingerprint, drafter_identity(config, draft)),
+            gate=GateRule(config.trainer.gate_confidence, max(1, config.decoding.draft_len)),
         ),
         config.trainer,
     )

@@ -29,6 +29,7 @@ class Score:
     num_logged: int = 0  # judged proposals of this version whose log-probability was logged
     gap_sum: float = 0.0  # |recomputed - logged| over these
     is_finite: bool = True
+    hits: tuple[tuple[bool, ...], ...] = ()  # a trace, a position: the draft proposes its token
 
     @property
     def agreement(self) -> float:
@@ -66,6 +67,7 @@ def add_scores(scores: Iterable[Score]) -> Score:
         num_logged=sum(part.num_logged for part in parts),
         gap_sum=sum(part.gap_sum for part in parts),
         is_finite=all(part.is_finite for part in parts),
+        hits=tuple(hits for part in parts for hits in part.hits),
     )
 
 
@@ -73,7 +75,8 @@ def score_batch(logits: ScoredLogits, batch: Batch, version: int) -> Score:
     """Score draft logits of a batch; ``version`` is whose logged proposals to compare."""
     values = logits.values
     if not bool(torch.isfinite(values).all()):
-        return Score(num_positions=len(values), is_finite=False)
+        misses = tuple((False,) * window.num_trained for window in batch.windows)
+        return Score(num_positions=len(values), is_finite=False, hits=misses)
     counts = [window.num_trained for window in batch.windows]
     parts = zip(batch.traces, batch.windows, torch.split(values, counts), strict=True)
     return add_scores(
@@ -88,11 +91,13 @@ def _score_trace(logits: Tensor, trace: Trace, window: Window, version: int) -> 
     committed = trace.output_ids[window.first_row :]
     proposed = choose_draft(logits, points)
     gaps = _logprob_gaps(logits, trace, version) if window.is_whole else []
+    hits = tuple(a == b for a, b in zip(proposed, committed, strict=True))
     return Score(
         num_positions=len(logits),
-        num_agreed=sum(a == b for a, b in zip(proposed, committed, strict=True)),
+        num_agreed=sum(hits),
         num_logged=len(gaps),
         gap_sum=sum(gaps),
+        hits=(hits,),
     )
 
 

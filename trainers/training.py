@@ -24,7 +24,7 @@ from trainers.checkpoint import (
     LineageEntry,
     check_identity,
 )
-from trainers.gate import Decision, Verdict, decide
+from trainers.gate import Decision, GateRule, Scores, Verdict, decide, stricter
 from trainers.intake import Intake
 from trainers.learner import Learner
 from trainers.reports import StepReport, loss_values
@@ -45,6 +45,7 @@ class TrainingParts:
     versions: Versions
     checkpoints: CheckpointStore
     identity: Identity
+    gate: GateRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,10 @@ class Training:
             return None
         self.choose_rows()
         verdict, fault = self._judge([row.trace for row in rows])
+        if verdict.is_served_worthless:
+            self.parts.versions.take_out(
+                f"gate: version {verdict.served_version} is worse than the untrained draft"
+            )
         if verdict.decision is Decision.REFUSED:
             self._start_from_served()
             self._close_gate(verdict.decision)
@@ -202,14 +207,19 @@ class Training:
         self.parts.versions.lineage = list(checkpoint.lineage)
 
     def _judge(self, traces: Sequence[Trace]) -> tuple[Verdict, str]:
-        """Candidate and version in service on the same traces, and a fault of the latter."""
+        """Candidate, version in service and version 0 on the same traces; the second's fault."""
         learner = self.parts.learner
         served_version, adapter, fault = self.parts.versions.served()
         candidate = learner.score(traces, self.parts.versions.newest + 1)
         with learner.draft.showing(adapter):
             served = learner.score(traces, served_version)
-        decision = decide(candidate, served, self.config.gate_margin)
-        return Verdict(decision, candidate, served, served_version, len(traces)), fault
+        untrained = served
+        if served_version:
+            with learner.draft.showing(None):
+                untrained = learner.score(traces, 0)
+        scores = Scores(candidate, served, untrained)
+        rule = stricter(self.parts.gate, self.parts.versions.recent_rollbacks())
+        return Verdict(decide(scores, rule), scores, rule, served_version, len(traces)), fault
 
     def _manifest(self, metrics: Mapping[str, float]) -> ManifestFields:
         report = self.last_report

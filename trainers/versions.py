@@ -12,6 +12,7 @@ from dvi.registry import Act, Adapter, Manifest, ManifestFields, Registry, Regis
 from trainers.checkpoint import LineageEntry
 from trainers.draft import Draft
 
+RECENT_ACTS = 8  # promotions and rollbacks that make the gate stricter
 MAX_LINEAGE = 1000  # entries kept; the registry keeps far fewer versions
 
 
@@ -97,6 +98,15 @@ class Versions:
         if self.lineage and self.lineage[-1].version is None:
             self.lineage.pop()
 
+    def take_out(self, reason: str) -> None:
+        """Go back to the version in service before."""
+        self.registry.rollback(reason)
+
+    def recent_rollbacks(self) -> int:
+        """Rollbacks among the newest promotions and rollbacks, whoever made them."""
+        acts = [event.act for event in self.registry.history() if event.act is not Act.PUBLISH]
+        return acts[-RECENT_ACTS:].count(Act.ROLLBACK)
+
     def _own_versions(self) -> list[Manifest]:
         versions = self.registry.versions()
         return [m for m in versions if m.metrics.get("training_id") == self.training_id]
@@ -105,7 +115,7 @@ class Versions:
         intent = self.lineage[-1]
         self.lineage[-1] = LineageEntry(intent.step, intent.parent, intent.is_promoted, version)
         if intent.is_promoted and not self._was_promoted(version):
-            self.registry.promote(version, "gate: not worse on held-out traces")
+            self.registry.promote(version, "gate: better on held-out traces")
         return version
 
     def _was_promoted(self, version: int) -> bool:

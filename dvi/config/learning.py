@@ -85,7 +85,9 @@ class TrainerConfig:
     )
     min_holdout_traces: int = option(2, "unseen traces that the gate needs", low=1)
     max_holdout_traces: int = option(8, "unseen traces that wait for the gate at most", low=1)
-    gate_margin: float = option(0.0, "acceptance a candidate may lose on held-out traces", low=0)
+    gate_confidence: float = option(
+        0.8, "that a candidate is better, to promote it; 0 promotes all", low=0, high=0.9999
+    )
     poll_interval_s: float = option(0.5, "pause between looks at an idle store", low=0.01)
     num_threads: int = option(1, "CPU threads of the trainer", low=1)
 

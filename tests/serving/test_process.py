@@ -40,7 +40,7 @@ def learning_config(model: Path, state: Path) -> DviConfig:
         publish_steps=1,
         save_steps=1,
         min_holdout_traces=1,
-        gate_margin=1.0,  # every finite candidate is promoted: the test is about the way, not alpha
+        gate_confidence=0.0,  # all are promoted: the test is about the way, not alpha
         poll_interval_s=0.05,
     )
     return replace(config, trainer=trainer)

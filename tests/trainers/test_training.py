@@ -15,9 +15,8 @@ from dvi.types import Trace
 from tests.trainers.conftest import Uninterrupted, WorldMaker
 from tests.trainers.world import World
 from trainers.checkpoint import CheckpointRefused
-from trainers.gate import Decision, decide
+from trainers.gate import Decision
 from trainers.reports import StepReport, loss_values
-from trainers.scoring import Score
 from trainers.stream import replay_stream
 from trainers.training import Publication, Training
 
@@ -124,18 +123,6 @@ def test_learning_goes_on_while_the_gate_waits_for_traces(
     assert len(losses(done)) == 8
     assert not any(isinstance(item, Publication) for item in done)
     assert len(training.parts.intake.holdout) == 4
-
-
-def test_the_gate_promotes_what_is_not_worse() -> None:
-    def score(agreed: int, *, finite: bool = True) -> Score:
-        return Score(num_positions=100, num_agreed=agreed, is_finite=finite)
-
-    assert decide(score(50), score(50), 0.0) is Decision.PROMOTED
-    assert decide(score(49), score(50), 0.0) is Decision.HELD
-    assert decide(score(49), score(50), 0.02) is Decision.PROMOTED
-    assert decide(score(47), score(50), 0.02) is Decision.HELD
-    assert decide(score(99, finite=False), score(0), 0.0) is Decision.REFUSED
-    assert decide(score(0), score(0, finite=False), 0.0) is Decision.PROMOTED
 
 
 def first_publication(training: Training) -> Publication:
