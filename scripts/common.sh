@@ -44,7 +44,7 @@ ensure_venv() {
     if [ -f "$MARKER" ] && [ "$(cat "$MARKER")" = "$wanted" ]; then
         return 0
     fi
-    say "Installing the locked packages: about 0.5 GB to download (0.2 GB of it torch; with CUDA"
+    say "Installing the locked packages: about 0.4 GB to download (0.2 GB of it torch; with CUDA"
     say "libraries, pip's default on Linux, 3 GB more: see README for the CPU build)."
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r "$LOCK"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
