@@ -153,7 +153,8 @@ def gate_on(
     training: Training, values: dict[str, torch.Tensor], unseen: list[Trace]
 ) -> Publication:
     """What the gate says about these values, all else as it is."""
-    training.parts.learner.draft.start_from(values)
+    draft = training.parts.learner.draft
+    lora.load_into(draft.module, draft.layout, values)
     training.parts.intake.holdout.clear()
     training.parts.intake.max_holdout = len(unseen)
     number = sum(training.parts.intake.cursor.values())  # a store takes an id once
