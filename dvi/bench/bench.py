@@ -6,11 +6,11 @@ Owns what is opened once for all parts; does not know clocks or what is measured
 from __future__ import annotations
 
 import dataclasses
-import gc
 import itertools
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,7 +46,7 @@ class Subject:
     config: DviConfig
     opened: OpenEngine
     pauses: PauseObserver
-    numbers: Iterator[int] = field(default_factory=itertools.count)
+    numbers: Iterator[int]  # shared by all of a bench
 
     @property
     def engine(self) -> Engine:
@@ -55,7 +55,7 @@ class Subject:
 
     def request(self, prompt: Ids, params: SamplingParams, *, speculation: bool) -> DecodeRequest:
         """A logged request with an id of its own."""
-        name = f"{self.config.drafter.kind}-{id(self)}-{next(self.numbers)}"
+        name = f"bench-{next(self.numbers)}"
         return DecodeRequest(name, prompt, params, speculation=speculation)
 
 
@@ -66,6 +66,7 @@ class EngineShape:
     drafter: str  # kind
     num_rows: int
     adaptive: bool = True  # False: always decoding.draft_len proposals
+    max_context_len: int | None = None  # None: as configured; else at most that
 
 
 class Bench:
@@ -74,6 +75,7 @@ class Bench:
     def __init__(self, config: DviConfig, run_dir: Path) -> None:
         self.config = config
         self.run_dir = run_dir
+        self._numbers = itertools.count()
         self._stack = ExitStack()
         self._loaded: Loaded | None = None
         self._costs: CostProfile | None = None
@@ -90,8 +92,10 @@ class Bench:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.close()
-        for path in self.run_dir.glob("replay.sqlite*"):
+        for path in self.run_dir.glob("replay.sqlite*"):  # throw-away state; the log stays
             path.unlink()
+        for name in ("adapters", "trainer"):
+            shutil.rmtree(self.run_dir / name, ignore_errors=True)
 
     def loaded(self) -> Loaded:
         """Target and tokenizer. Raises ValueError with one line for a model that is refused."""
@@ -123,20 +127,24 @@ class Bench:
         if self._costs is None and self.config.decoding.adaptive:
             self._costs = self._open(EngineShape(self.config.drafter.kind, max(BATCH_SIZES))).costs
         pauses = PauseObserver()
-        subject = Subject(self._config(shape), self._open(shape, pauses), pauses)
+        subject = Subject(self._config(shape), self._open(shape, pauses), pauses, self._numbers)
         if shape.drafter not in ("none", "memory") and self.config.bench.adapters is not None:
             load_version(subject, Path(self.config.bench.adapters), None)
         yield subject
-        gc.collect()  # the cache of an engine is large, and the next one comes at once
 
     def _config(self, shape: EngineShape) -> DviConfig:
         config = self.config
         adaptive = shape.adaptive and config.decoding.adaptive
+        most = shape.max_context_len or config.serving.max_context_len
         return dataclasses.replace(
             config,
             drafter=dataclasses.replace(config.drafter, kind=shape.drafter),
             decoding=dataclasses.replace(config.decoding, adaptive=adaptive),
-            serving=dataclasses.replace(config.serving, max_batch_size=shape.num_rows),
+            serving=dataclasses.replace(
+                config.serving,
+                max_batch_size=shape.num_rows,
+                max_context_len=min(most, config.serving.max_context_len),
+            ),
         )
 
     def _open(self, shape: EngineShape, pauses: PauseObserver | None = None) -> OpenEngine:

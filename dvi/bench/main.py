@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -64,8 +65,10 @@ def run_bench(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
         **_about(config, time.monotonic() - start_s),
         **{name: section.data for name, section in sections.items()},
     }
-    for folder in (run_dir, bench_dir()):
-        write_report(report, sections, folder)
+    write_report(report, sections, run_dir)
+    bench_dir().mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name in ("bench.json", "bench.png"):
+        shutil.copyfile(run_dir / name, bench_dir() / name)
     if as_json:
         json.dump(report, sys.stdout, indent=1)
         print()

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dvi.bench.curve import CURVE
 from dvi.bench.part import Part
+from dvi.bench.spec import SPEC
 from dvi.bench.steps import STEPS
+from dvi.bench.stream import STREAM
 from dvi.bench.swaps import SWAPS
 
 PARTS: Sequence[Part] = (
+    STREAM,
+    SPEC,
+    CURVE,
     STEPS,
     SWAPS,
 )

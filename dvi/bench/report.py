@@ -74,7 +74,6 @@ def _draw_lines(axes: Axes, panel: Lines) -> None:
 
 
 def write_report(report: Json, sections: Mapping[str, Section], folder: Path) -> None:
-    """bench.json and bench.png in the folder, which is made if missing."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """bench.json and bench.png in the folder."""
     (folder / "bench.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     draw(sections).savefig(str(folder / "bench.png"), dpi=120)

@@ -19,7 +19,7 @@ def tokens_needed(subject: Subject, prompts: Sequence[Ids], num_steps: int) -> i
     decoding = subject.config.decoding
     chunk = min(decoding.prefill_chunk_len, decoding.shared_prefill_chunk_len)
     filling = sum(-(-len(prompt) // chunk) for prompt in prompts)
-    return (filling + num_steps + 1) * (decoding.max_draft_len + 1)
+    return (filling + num_steps + 1) * (decoding.draft_len + 1)
 
 
 def fill(subject: Subject, way: Way, prompts: Sequence[Ids], max_tokens: int) -> list[str]:

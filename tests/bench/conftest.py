@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dvi.config import BenchConfig, DviConfig
+from tests.decoding.profiles import profile
 from tests.rigs import make_model_folder
 
 
@@ -23,6 +24,9 @@ def config(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DviC
     config = DviConfig()
     config.model.path = str(model)
     config.model.num_threads = 1
-    config.serving.max_context_len = 1024
-    config.bench = BenchConfig(num_prompts=1, max_tokens=8, repeats=2, timed_steps=2, swaps=6)
+    config.serving.max_context_len = 512
+    # Costs are measured elsewhere; here they would be most of the time.
+    profile().save(tmp_path / "costs.json")
+    config.decoding.cost_profile = str(tmp_path / "costs.json")
+    config.bench = BenchConfig(num_prompts=1, max_tokens=8, repeats=1, timed_steps=2, swaps=6)
     return config

@@ -14,6 +14,8 @@ from dvi.bench.parts import PARTS, chosen_parts
 from dvi.bench.report import draw, print_section
 from dvi.bench.stats import quantile, ratios, spread
 from dvi.config import DviConfig
+from dvi.modeling.tokenizer import Tokenizer
+from dvi.traffic.stream import DOMAINS
 
 
 def test_spread_is_median_and_extremes() -> None:
@@ -116,3 +118,53 @@ def test_a_report_shows_any_section(capsys: pytest.CaptureFixture[str]) -> None:
     axes = draw({"one": section}).axes
     assert [one.get_title() for one in axes] == ["bars", "lines"]
     assert len(axes[0].patches) == 3  # the bar that is None is left out
+
+
+def test_a_stream_is_measured_after_its_warm_requests_with_a_trained_draft(
+    config: DviConfig, tmp_path: Path
+) -> None:
+    config.bench.parts = "stream"
+    config.bench.warm_requests, config.bench.train_steps, config.bench.repeats = 1, 1, 1
+    assert run_bench(config, tmp_path, as_json=False) == 0
+    cells = json.loads((tmp_path / "bench.json").read_text())["stream"]["cells"]
+    assert [(cell["batch_size"], cell["temperature"]) for cell in cells] == [
+        (1, 0.0),
+        (8, 0.0),
+        (1, 0.8),
+        (8, 0.8),
+    ]
+    ways = {way["way"]: way for way in cells[0]["ways"]}
+    assert list(ways) == ["plain", "block", "memory", "auto"]
+    assert set(ways["auto"]["over_plain_by_group"]) == set(DOMAINS)
+    assert cells[0]["identity"]["identical"] == cells[0]["identity"]["compared"] == 3 * len(DOMAINS)
+    assert ways["plain"]["acceptance_rate"] is None
+    assert [way["way"] for way in cells[2]["ways"]] == ["plain", "auto"]
+    assert not list(tmp_path.glob("adapters"))
+
+
+def test_a_prompt_file_is_measured_cold_by_category(config: DviConfig, tmp_path: Path) -> None:
+    path = tmp_path / "spec.jsonl"
+    rows = [{"category": name, "turns": ["hello"]} for name in ("writing", "math")]
+    long = {"category": "math", "turns": ["word " * 3000]}
+    path.write_text("\n".join(json.dumps(row) for row in [*rows, long]))
+    config.bench.parts, config.bench.prompts = "spec", str(path)
+    config.bench.num_prompts, config.bench.repeats = 2, 1
+    assert run_bench(config, tmp_path, as_json=False) == 0
+    cells = json.loads((tmp_path / "bench.json").read_text())["spec"]["cells"]
+    assert [cell["num_prompts"] for cell in cells] == [2, 2, 2]  # without the one too long
+    assert set(cells[0]["ways"][-1]["over_plain_by_group"]) == {"writing", "math"}
+
+
+def test_a_curve_compares_every_pass_with_reading_the_weights(
+    config: DviConfig, tmp_path: Path
+) -> None:
+    config.bench.parts = "curve"
+    assert run_bench(config, tmp_path, as_json=False) == 0
+    curve = json.loads((tmp_path / "bench.json").read_text())["curve"]
+    one = next(row for row in curve["passes"] if (row["batch_size"], row["width"]) == (1, 5))
+    assert one["over_limit"] == pytest.approx(one["ms"]["median"] / curve["limit_ms"])
+    # 4 layers of width 32: q and o of 4 heads, k and v of 2, of 8 each; three matrices to 48; a
+    # head of 384 rows (330 ids or fewer, up to the next multiple of 64); four bytes each.
+    rows = Tokenizer.load(Path(config.model.path)).num_ids
+    weights = 4 * (32 * 8 * (4 + 4 + 2 + 2) + 3 * 32 * 48) + -(-rows // 64) * 64 * 32
+    assert curve["weights_bytes"] == 4 * weights

@@ -1,0 +1,91 @@
+"""A race at one batch size and temperature, checked before any ratio of it is shown.
+
+Owns the order race, check, figures; does not know where prompts come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dvi.bench.bench import Bench
+from dvi.bench.check import Identity, compare
+from dvi.bench.figures import Figures, figures, group_bars, group_grid, way_grid
+from dvi.bench.part import Json, Section
+from dvi.bench.prompts import Item
+from dvi.bench.race import How, Runner, batch_units, race, single_units
+
+FIRST_SEED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """How a race's prompts are decoded."""
+
+    batch_size: int
+    temperature: float
+
+    @property
+    def name(self) -> str:
+        """For titles."""
+        kind = "greedy" if self.temperature == 0 else f"temperature {self.temperature:g}"
+        return f"batch {self.batch_size}, {kind}"
+
+
+CELLS = (Cell(1, 0.0), Cell(8, 0.0), Cell(1, 0.8), Cell(8, 0.8))
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """What a race showed."""
+
+    cell: Cell
+    num_prompts: int
+    found: list[Figures]  # the base first
+    identity: Identity
+
+
+def run_cell(
+    bench: Bench,
+    runners: Sequence[Runner],
+    items: Sequence[Item],
+    cell: Cell,
+    checked: Sequence[str],
+) -> CellResult:
+    """Race the runners; the first one is the base, and the answers of ``checked`` must be its."""
+    repeats = bench.config.bench.repeats
+    how = How(bench.config.bench.max_tokens, cell.temperature, FIRST_SEED)
+    if cell.batch_size == 1:
+        units = single_units(items, repeats)
+    else:
+        units = batch_units(items, cell.batch_size, repeats)
+    result = race(runners, units, how)
+    base = runners[0].name
+    identity = compare(result, base, how, bench.loaded().target, checked)
+    return CellResult(cell, len(items), figures(result, base), identity)
+
+
+def cells_section(title: str, results: Sequence[CellResult]) -> Section:
+    """Tables, panels and JSON of a part's races; no figure of one whose answers differ."""
+    grids, panels, notes = [], [], []
+    rows: list[Json] = []
+    failures = [one.identity.failure for one in results if one.identity.failure]
+    for one in results:
+        name = f"{title}, {one.cell.name}"
+        row: Json = {
+            "batch_size": one.cell.batch_size,
+            "temperature": one.cell.temperature,
+            "num_prompts": one.num_prompts,
+            "identity": one.identity.as_json(),
+        }
+        rows.append(row)
+        notes.append(f"{name}: {one.identity.failure or one.identity.line}")
+        if one.identity.failure:
+            continue
+        row["ways"] = [figure.as_json() for figure in one.found]
+        grids.append(way_grid(name, one.found))
+        if len(one.found) > 1:
+            panels.append(group_bars(name, one.found))
+        if len(one.found) > 1 and len(one.found[0].over_base) > 1:
+            grids.append(group_grid(f"{name}: tokens/s over {one.found[0].name}", one.found))
+    return Section({"cells": rows}, grids, panels, notes, failures[0] if failures else None)

@@ -1,0 +1,120 @@
+"""The part `stream`: traffic of four narrow domains, after the first requests of each.
+
+Owns the warming up: every engine serves the first ``bench.warm_requests`` of each domain, and a
+draft that learns is trained on their traces. Each measurement takes the requests that come next, so
+nothing is answered twice and a memory never holds the answer that it is measured on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+
+from dvi.bench.bench import BATCH_SIZES, Bench, load_version
+from dvi.bench.cells import CELLS, Cell, cells_section, run_cell
+from dvi.bench.part import Part, Section
+from dvi.bench.prompts import Item, mixed, narrow_items
+from dvi.bench.race import How
+from dvi.bench.runners import PLAIN, EngineRunner, engine_runners
+from dvi.drafting.factory import DRAFTERS
+from dvi.registry import Registry
+from trainers.build import Ground
+from trainers.inline import train_on
+
+log = logging.getLogger(__name__)
+
+WRITTEN_WITHIN_S = 30.0
+
+
+def measure(bench: Bench) -> Section:
+    """All cells, each on further requests of every domain."""
+    config = bench.config.bench
+    tokenizer = bench.loaded().tokenizer
+    warm = narrow_items(tokenizer, 0, config.warm_requests) if config.warm_requests else []
+    batches = [
+        narrow_items(tokenizer, config.warm_requests + i * config.num_prompts, config.num_prompts)
+        for i in range(len(CELLS))
+    ]
+    every = [*warm, *(item for items in batches for item in items)]
+    results, notes = [], []
+    with engine_runners(bench, bench.drafts(), max(BATCH_SIZES), every) as runners:
+        if warm:
+            notes = _warm_up(bench, runners, mixed(warm))
+        for cell, items in zip(CELLS, batches, strict=True):
+            log.info("narrow stream, %s", cell.name)
+            own = [one for one in runners if _races(one, cell)]
+            checked = [one.name for one in own[1:]]
+            results.append(run_cell(bench, own, items, cell, checked))
+    section = cells_section(f"narrow stream after {config.warm_requests} of each domain", results)
+    return dataclasses.replace(section, notes=[*notes, *section.notes])
+
+
+def _races(runner: EngineRunner, cell: Cell) -> bool:
+    """Each source alone is shown for one greedy stream; elsewhere what is configured."""
+    own_kind = runner.subject.config.drafter.kind
+    return cell == CELLS[0] or runner.name == PLAIN or own_kind not in ("block", "memory")
+
+
+def _warm_up(bench: Bench, runners: Sequence[EngineRunner], items: Sequence[Item]) -> list[str]:
+    """Serve ``items`` by every engine that drafts; train on what the configured kind served."""
+    how = How(bench.config.bench.max_tokens, temperature=0.0, first_seed=0)
+    notes = []
+    version = None
+    for runner in sorted(runners, key=lambda one: one.subject.config.drafter.kind != _kind(bench)):
+        kind = runner.subject.config.drafter.kind
+        if kind == "none":
+            continue
+        if version is not None and _learns(kind):
+            load_version(runner.subject, bench.run_dir / "adapters", version)
+        log.info("%s serves the first %d requests", runner.name, len(items))
+        runner.run([item.ids for item in items], how)
+        if kind == _kind(bench) and _learns(kind) and _trains(bench):
+            version, note = _train(bench, runner.subject.opened.base_fingerprint, len(items))
+            notes.append(note)
+            load_version(runner.subject, bench.run_dir / "adapters", version)
+    return notes
+
+
+def _kind(bench: Bench) -> str:
+    return bench.config.drafter.kind
+
+
+def _learns(kind: str) -> bool:
+    return DRAFTERS[kind].branch is not None
+
+
+def _trains(bench: Bench) -> bool:
+    return bench.config.bench.adapters is None and bench.config.bench.train_steps > 0
+
+
+def _train(bench: Bench, base: str, num_traces: int) -> tuple[int, str]:
+    """Train a version on the stored traces; its number and a line about it."""
+    steps = bench.config.bench.train_steps
+    log.info("training %d steps on the traces of the first requests", steps)
+    _wait_for_traces(bench, num_traces)
+    config = dataclasses.replace(
+        bench.config, trainer=dataclasses.replace(bench.config.trainer, max_steps=steps)
+    )
+    folder = bench.run_dir / "trainer"
+    registry = Registry(bench.run_dir / "adapters", config.registry.keep_versions)
+    ground = Ground(bench.loaded().target, base, bench.store(), registry, folder)
+    start_s = time.perf_counter()
+    trained = train_on(config, ground, lambda step, _: log.debug("step %d", step))
+    return trained.version, (
+        f"draft trained {trained.num_steps} steps in {time.perf_counter() - start_s:.0f} s on "
+        f"{trained.train_rows} traces: alpha on {trained.holdout_rows} held-out ones "
+        f"{trained.acceptance_before:.2f} before, {trained.acceptance_after:.2f} after"
+    )
+
+
+def _wait_for_traces(bench: Bench, num_traces: int) -> None:
+    deadline = time.monotonic() + WRITTEN_WITHIN_S
+    while bench.store().stats().rows < num_traces:
+        if time.monotonic() > deadline:
+            raise ValueError("the traces of the first requests were not written")
+        time.sleep(0.05)
+
+
+STREAM = Part("stream", "narrow traffic after its first requests, ways side by side", measure)
