@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dvi.bench.curve import CURVE
+from dvi.bench.live import LIVE
 from dvi.bench.part import Part
+from dvi.bench.peers import PEERS
 from dvi.bench.spec import SPEC
 from dvi.bench.steps import STEPS
 from dvi.bench.stream import STREAM
@@ -17,6 +19,8 @@ from dvi.bench.swaps import SWAPS
 PARTS: Sequence[Part] = (
     STREAM,
     SPEC,
+    PEERS,
+    LIVE,
     CURVE,
     STEPS,
     SWAPS,

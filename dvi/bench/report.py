@@ -18,11 +18,14 @@ from dvi.bench.part import Bars, Json, Lines, Section
 
 COLORS = ("#8b949e", "#1f6feb", "#d2691e", "#2da44e", "#79b8ff", "#a475f9", "#c9d1d9", "#e3b341")
 COLUMNS = 2  # of panels
+FILE_WIDTH = 140  # characters, where the tables go into a file
 
 
 def print_section(section: Section) -> None:
     """Its tables and lines on stdout."""
     console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
     for grid in section.grids:
         table = Table(title=grid.title)
         for name in grid.columns:

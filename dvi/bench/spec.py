@@ -33,9 +33,10 @@ def measure(bench: Bench) -> Section:
     results = []
     for cell in CELLS[:3]:
         log.info("%s, %s", path.name, cell.name)
-        kinds = bench.drafts() if cell == CELLS[0] else bench.drafts()[-1:]
-        if cell == CELLS[0] and config.bench.adapters is None:
-            kinds = [kind for kind in kinds if kind != "block"]  # untrained: it says nothing
+        configured = bench.drafts()[-1:]
+        kinds = bench.drafts() if cell == CELLS[0] else configured
+        if config.bench.adapters is None:  # a learned draft alone, untrained, says nothing
+            kinds = [kind for kind in kinds if kind != "block" or kind in configured]
         with engine_runners(bench, kinds, cell.batch_size, fitting) as runners:
             checked = [one.name for one in runners[1:]]
             results.append(run_cell(bench, runners, fitting, cell, checked))

@@ -17,7 +17,7 @@ from dvi.bench.cells import CELLS, Cell, cells_section, run_cell
 from dvi.bench.part import Part, Section
 from dvi.bench.prompts import Item, mixed, narrow_items
 from dvi.bench.race import How
-from dvi.bench.runners import PLAIN, EngineRunner, engine_runners
+from dvi.bench.runners import EngineRunner, engine_runners
 from dvi.drafting.factory import DRAFTERS
 from dvi.registry import Registry
 from trainers.build import Ground
@@ -44,17 +44,16 @@ def measure(bench: Bench) -> Section:
             notes = _warm_up(bench, runners, mixed(warm))
         for cell, items in zip(CELLS, batches, strict=True):
             log.info("narrow stream, %s", cell.name)
-            own = [one for one in runners if _races(one, cell)]
+            own = [one for one in runners if _races(one, cell, _kind(bench))]
             checked = [one.name for one in own[1:]]
             results.append(run_cell(bench, own, items, cell, checked))
     section = cells_section(f"narrow stream after {config.warm_requests} of each domain", results)
     return dataclasses.replace(section, notes=[*notes, *section.notes])
 
 
-def _races(runner: EngineRunner, cell: Cell) -> bool:
+def _races(runner: EngineRunner, cell: Cell, configured: str) -> bool:
     """Each source alone is shown for one greedy stream; elsewhere what is configured."""
-    own_kind = runner.subject.config.drafter.kind
-    return cell == CELLS[0] or runner.name == PLAIN or own_kind not in ("block", "memory")
+    return cell == CELLS[0] or runner.subject.config.drafter.kind in ("none", configured)
 
 
 def _warm_up(bench: Bench, runners: Sequence[EngineRunner], items: Sequence[Item]) -> list[str]:

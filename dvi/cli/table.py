@@ -76,7 +76,7 @@ COMMANDS = (
     ),
     Command(
         "bench",
-        "side-by-side speed: plain against draft, sampling, swaps, trace logging",
+        "side-by-side speed: plain decoding, every draft, peers; checked before it is shown",
         "dvi bench [MODEL] [key=value ...] [--json]",
         "dvi.cli.bench",
         sections=("bench", *_ENGINE, "replay", "tracking", "run"),

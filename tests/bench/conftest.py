@@ -8,13 +8,14 @@ import pytest
 
 from dvi.config import BenchConfig, DviConfig
 from tests.decoding.profiles import profile
-from tests.rigs import make_model_folder
+from tests.rigs import make_model_folder, make_tokenizer_folder
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
-    make_model_folder(path)
+    # No head rows beyond the tokenizer's ids: we mask those, Hugging Face may choose them.
+    make_model_folder(path, overrides={"vocab_size": make_tokenizer_folder(path)})
     return path
 
 

@@ -164,7 +164,22 @@ def test_a_curve_compares_every_pass_with_reading_the_weights(
     one = next(row for row in curve["passes"] if (row["batch_size"], row["width"]) == (1, 5))
     assert one["over_limit"] == pytest.approx(one["ms"]["median"] / curve["limit_ms"])
     # 4 layers of width 32: q and o of 4 heads, k and v of 2, of 8 each; three matrices to 48; a
-    # head of 384 rows (330 ids or fewer, up to the next multiple of 64); four bytes each.
+    # head of as many rows as there are ids; four bytes each.
     rows = Tokenizer.load(Path(config.model.path)).num_ids
-    weights = 4 * (32 * 8 * (4 + 4 + 2 + 2) + 3 * 32 * 48) + -(-rows // 64) * 64 * 32
+    weights = 4 * (32 * 8 * (4 + 4 + 2 + 2) + 3 * 32 * 48) + rows * 32
     assert curve["weights_bytes"] == 4 * weights
+
+
+def test_peers_answer_the_same_prompts_with_the_same_tokens(
+    config: DviConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.bench.parts, config.bench.repeats = "peers", 1
+    assert run_bench(config, tmp_path, as_json=False) == 0
+    single, batch, sampled = json.loads((tmp_path / "bench.json").read_text())["peers"]["cells"]
+    names = ["plain", "auto", "hf generate", "hf prompt lookup"]
+    assert [way["way"] for way in single["ways"]] == names
+    assert single["identity"]["compared"] == 3 * len(DOMAINS)
+    assert [way["way"] for way in batch["ways"]] == names[:-1]
+    assert sampled["identity"]["compared"] == len(DOMAINS)  # peers draw other noise
+    assert all(way["first_token_ms"] > 0 for way in single["ways"])
+    assert "vllm: not installed" in capsys.readouterr().out

@@ -1,0 +1,106 @@
+"""The part `peers`: Hugging Face, vLLM where it is installed, our plain decoding and our draft.
+
+Owns the peers as runners; all decode the same prompts in turn, cold, tokens counted by ids.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from dvi.bench.bench import Bench, Ids
+from dvi.bench.cells import CELLS, Cell, cells_section, run_cell
+from dvi.bench.part import Part, Section
+from dvi.bench.prompts import Item, narrow_items, read_items
+from dvi.bench.race import Answer, How, Runner
+from dvi.bench.runners import engine_runners
+from dvi.bench.vllm_peer import open_vllm
+from dvi.decoding.stats import Phase
+from dvi.modeling.peer import HuggingFacePeer
+
+HF_PLAIN, HF_LOOKUP = "hf generate", "hf prompt lookup"
+
+
+@dataclass(frozen=True, slots=True)
+class HfRunner:
+    """`generate` on the whole batch at once."""
+
+    name: str
+    peer: HuggingFacePeer
+    batch_size: int
+
+    def run(self, prompts: Sequence[Ids], how: How) -> list[Answer]:
+        """See Runner; the next batch begins when the longest answer of this one ends."""
+        answers: list[Answer] = []
+        for first in range(0, len(prompts), self.batch_size):
+            batch = prompts[first : first + self.batch_size]
+            found = self.peer.generate(batch, how.max_tokens, how.temperature)
+            answers += [Answer(one.token_ids, one.first_token_s) for one in found]
+        return answers
+
+    def phase_s(self) -> Mapping[Phase, float]:
+        """Not measured."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRunner:
+    """`generate` with prompt lookup, one prompt after the other."""
+
+    name: str
+    peer: HuggingFacePeer
+
+    def run(self, prompts: Sequence[Ids], how: How) -> list[Answer]:
+        """See Runner."""
+        found = [
+            self.peer.generate_with_lookup(prompt, how.max_tokens, how.temperature)
+            for prompt in prompts
+        ]
+        return [Answer(one.token_ids, one.first_token_s) for one in found]
+
+    def phase_s(self) -> Mapping[Phase, float]:
+        """Not measured."""
+        return {}
+
+
+def _items(bench: Bench) -> list[Item]:
+    config = bench.config.bench
+    tokenizer = bench.loaded().tokenizer
+    if config.prompts is None:
+        return narrow_items(tokenizer, 0, config.num_prompts)
+    return read_items(Path(config.prompts), tokenizer, config.num_prompts)
+
+
+def measure(bench: Bench) -> Section:
+    """Greedy, one prompt at a time and eight at once; sampled for speed alone, since the peers draw
+    other noise."""
+    loaded = bench.loaded()
+    items = _items(bench)
+    like = loaded.target.dtype, loaded.target.device
+    peer = HuggingFacePeer.load(loaded.path, like, loaded.tokenizer.end_token_ids)
+    results, notes = [], []
+    with ExitStack() as stack:
+        vllm = stack.enter_context(open_vllm(bench, loaded.path))
+        if vllm is None:
+            notes.append("peer vllm: not installed, left out (pip install vllm)")
+        for cell in CELLS[:3]:
+            with engine_runners(bench, bench.drafts()[-1:], cell.batch_size, items) as ours:
+                peers = _peers(peer, cell)
+                runners: list[Runner] = [*ours, *peers, *([vllm] if vllm else [])]
+                checked = [one.name for one in ours[1:]]
+                if cell.temperature == 0:
+                    checked += [one.name for one in peers]
+                results.append(run_cell(bench, runners, items, cell, checked))
+    section = cells_section("peers", results)
+    return dataclasses.replace(section, notes=[*notes, *section.notes])
+
+
+def _peers(peer: HuggingFacePeer, cell: Cell) -> list[Runner]:
+    plain = HfRunner(HF_PLAIN, peer, cell.batch_size)
+    return [plain] if cell.batch_size > 1 else [plain, LookupRunner(HF_LOOKUP, peer)]
+
+
+PEERS = Part("peers", "Hugging Face generate, and vLLM if installed, beside ours", measure)
