@@ -188,3 +188,4 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token, where asked for
     # In the first delta of a request that asked: one a prompt token, None for the first.
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    num_reused: int = 0  # prompt tokens that a shared prefix spared; with finish_reason

@@ -94,10 +94,20 @@ def usage_object(plan: Plan, choices: Sequence[ChoiceAnswer]) -> Json:
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": _num_reused(plan, choices)},
     }
     if plan.has_prediction:
         usage["completion_tokens_details"] = _prediction_details(choices)
     return usage
+
+
+def _num_reused(plan: Plan, choices: Sequence[ChoiceAnswer]) -> int:
+    """Prompt tokens that were not computed for this request; a prompt counts once."""
+    return sum(
+        choice.last.num_reused
+        for choice, request in zip(choices, plan.requests, strict=True)
+        if choice.last is not None and request.sampling.choice_index == 0
+    )
 
 
 def _prediction_details(choices: Sequence[ChoiceAnswer]) -> Json:

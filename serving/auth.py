@@ -10,7 +10,7 @@ import hmac
 import ipaddress
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -95,10 +95,17 @@ def check_exposure(config: DviConfig, rules: AccessRules) -> bool:
     return log_content
 
 
-def scope_per_user(config: DviConfig, rules: AccessRules) -> bool:
-    """Whether memory and prefixes are kept apart by user; several keys mean several tenants."""
-    scope = config.drafter.memory_scope
-    return len(rules.api_keys) > 1 if scope is None else scope != "global"
+def with_scopes(config: DviConfig, rules: AccessRules) -> DviConfig:
+    """The config with both scopes said: null is global, but user with several keys (tenants)."""
+    default = "user" if len(rules.api_keys) > 1 else "global"
+    drafter, decoding = config.drafter, config.decoding
+    memory_scope = drafter.memory_scope or default
+    prefix_scope = decoding.prefix_scope or default
+    return replace(
+        config,
+        drafter=replace(drafter, memory_scope=memory_scope),
+        decoding=replace(decoding, prefix_scope=prefix_scope),
+    )
 
 
 def _matches(given: str, keys: Iterable[str]) -> bool:

@@ -92,11 +92,15 @@ def _answer(choice: str) -> Json:
 def _answer_schemas() -> Json:
     error = {"message": TEXT, "type": TEXT, "param": _nullable(TEXT), "code": _nullable(TEXT)}
     usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), WHOLE)
+    details = {
+        "prompt_tokens_details": _object({"cached_tokens": WHOLE}),
+        "completion_tokens_details": {"type": "object"},
+    }
     message = {"role": {"const": "assistant"}, "content": TEXT, "refusal": {"type": "null"}}
     card = {"id": TEXT, "object": {"const": "model"}, "created": WHOLE, "owned_by": TEXT}
     return {
         "Error": _object({"error": _object(error)}),
-        "Usage": _object(usage | {"completion_tokens_details": {"type": "object"}}, list(usage)),
+        "Usage": _object(usage | details, [*usage, "prompt_tokens_details"]),
         "Rates": _object(RATES),
         "Speculation": _object(
             RATES

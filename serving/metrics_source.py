@@ -26,6 +26,7 @@ def stats_before_start(max_draft_len: int) -> EngineStats:
     return EngineStats(
         requests=dict.fromkeys(Outcome, 0),
         prompt_tokens=0,
+        reused_tokens=0,
         generated_tokens=0,
         cancelled_tokens=0,
         counts=AcceptanceCounts(),

@@ -90,6 +90,10 @@ def request_counters(shot: MetricsSnapshot) -> Iterator[Metric]:
     )
     plain = {
         "dvi_prompt_tokens": ("Prompt tokens read.", stats.prompt_tokens),
+        "dvi_prompt_tokens_reused": (
+            "Prompt tokens of a shared prefix, not computed again.",
+            stats.reused_tokens,
+        ),
         "dvi_generated_tokens": ("Tokens committed.", stats.generated_tokens),
         "dvi_cancelled_tokens": (
             "Tokens generated for requests that were then cancelled or failed.",

@@ -42,7 +42,6 @@ class Privacy:
 
     user_key: bytes  # of the hash that stands for `user`
     keep_content: bool
-    scope_per_user: bool = False  # nobody's answers speed up another user's
     has_tenants: bool = False  # several keys
 
 
@@ -97,7 +96,6 @@ def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outle
         texts=TokenTexts(opened.tokenizer),
         user_key=privacy.user_key,
         keep_content=privacy.keep_content,
-        scope_per_user=privacy.scope_per_user,
         has_tenants=privacy.has_tenants,
         max_request_s=config.serving.max_request_s,
     )

@@ -23,7 +23,7 @@ from dvi.modeling.resolve import resolve_model_path
 from dvi.registry import Registry
 from dvi.tracking import make_tracker
 from serving.app import make_app
-from serving.auth import AccessRules, access_rules, check_exposure, scope_per_user
+from serving.auth import AccessRules, access_rules, check_exposure, with_scopes
 from serving.engine_thread import EngineThread
 from serving.histograms import LatencyHistograms
 from serving.http_server import HttpServer, bind, url_of
@@ -63,9 +63,10 @@ class Plant:
 
     @property
     def resolved(self) -> DviConfig:
-        """The config with paths that mean the same to any process."""
+        """The config with paths that mean the same to any process, and with both scopes."""
         model = replace(self.config.model, path=str(self.model_path))
-        return replace(self.config, state_dir=str(self.state), model=model)
+        config = replace(self.config, state_dir=str(self.state), model=model)
+        return with_scopes(config, self.rules)
 
 
 @dataclass
@@ -202,7 +203,6 @@ def running_server(plant: Plant) -> Iterator[Server]:
         privacy = Privacy(
             user_key(plant.state),
             plant.keep_content,
-            scope_per_user=scope_per_user(config, plant.rules),
             has_tenants=len(plant.rules.api_keys) > 1,
         )
         outlets = Outlets(metrics.traces.offer, metrics.histograms)
@@ -211,7 +211,7 @@ def running_server(plant: Plant) -> Iterator[Server]:
             lambda: build_runtime(plant.resolved, model_name(config), privacy, outlets)
         )
         metrics.runtime = runtime
-        if not privacy.scope_per_user:
+        if plant.resolved.drafter.memory_scope == "global":
             stack.enter_context(Recollection(metrics.traces, runtime.drafter))
         watcher = _start_learning(stack, plant, metrics)
         desks.append(RegistryDesk(Registry(adapters_dir(config)), watcher, runtime.drafter))

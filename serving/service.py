@@ -80,7 +80,6 @@ class ServedModel:
     texts: TokenTexts
     user_key: bytes  # of the hash that stands for `user`
     keep_content: bool
-    scope_per_user: bool = False  # memory and prefixes are shared by nobody but one user
     has_tenants: bool = False  # several keys: they share the queue, and may use the same ids
     max_request_s: float | None = None
 
@@ -91,8 +90,8 @@ class ServedModel:
         return self._hash(user)
 
     def scope_of(self, api_key: str, user: str | None) -> str:
-        """Who may share memory and prefixes with whom: everybody, or one user of one key."""
-        return self._hash(f"{api_key}\n{user or ''}") if self.scope_per_user else ""
+        """One user of one key: who shares memory and prefixes where they are not shared by all."""
+        return self._hash(f"{api_key}\n{user or ''}")
 
     def tenant_of(self, api_key: str) -> str:
         """Whom a request waits with: of several keys each is one, whatever users it names."""

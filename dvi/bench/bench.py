@@ -67,6 +67,7 @@ class EngineShape:
     num_rows: int
     adaptive: bool = True  # False: always decoding.draft_len proposals
     max_context_len: int | None = None  # None: as configured; else at most that
+    prefix_scope: str = "off"  # a prompt that comes again is read again
 
 
 class Bench:
@@ -139,7 +140,9 @@ class Bench:
         return dataclasses.replace(
             config,
             drafter=dataclasses.replace(config.drafter, kind=shape.drafter),
-            decoding=dataclasses.replace(config.decoding, adaptive=adaptive),
+            decoding=dataclasses.replace(
+                config.decoding, adaptive=adaptive, prefix_scope=shape.prefix_scope
+            ),
             serving=dataclasses.replace(
                 config.serving,
                 max_batch_size=shape.num_rows,

@@ -80,6 +80,12 @@ class DecodingConfig:
     deterministic: bool = option(
         False, "canonical forwards only: equal bits for any batch, width and chunking"
     )
+    prefix_scope: str | None = option(
+        None,
+        "whose computed prompts a request may start from; null: global with at most one API key, "
+        "else user; request: its own choices only",
+        choices=("request", "user", "global", "off"),
+    )
     prefill_chunk_len: int = option(256, "prompt tokens a step while nothing else runs", low=8)
     shared_prefill_chunk_len: int = option(
         64, "prompt tokens a step beside running requests", low=8

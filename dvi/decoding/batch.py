@@ -28,6 +28,7 @@ class Result:
     error: str | None
     logprobs: tuple[TokenLogprob, ...] = ()  # one a token, where asked for
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    num_reused: int = 0  # prompt tokens that a shared prefix spared
 
 
 def decode_batch(engine: Engine, requests: Sequence[DecodeRequest]) -> list[Result]:
@@ -68,4 +69,5 @@ def join_deltas(deltas: Sequence[Delta]) -> Result:
         prompt_logprobs=next(
             (one.prompt_logprobs for one in deltas if one.prompt_logprobs is not None), None
         ),
+        num_reused=last.num_reused,
     )

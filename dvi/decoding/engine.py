@@ -10,6 +10,7 @@ and observer call happens as well.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -28,6 +29,7 @@ from dvi.decoding.limits import EngineLimits
 from dvi.decoding.observer import EngineObserver, SilentObserver
 from dvi.decoding.propose import Proposer
 from dvi.decoding.record import TraceRecorder, TraceSink, drop_trace
+from dvi.decoding.rows import Rows
 from dvi.decoding.rules import make_rules
 from dvi.decoding.scheduler import Scheduler, StepReport
 from dvi.decoding.session import Session
@@ -57,6 +59,7 @@ class EngineParts:
     make_decoder: DecoderFactory
     grammars: GrammarCompiler | None = None  # None: requests with a grammar are refused
     verification: Verification = Verification.COUPLED
+    prefix_scope: str | None = None  # decoding.prefix_scope
     trace_sink: TraceSink = drop_trace
     system_fingerprint: str = ""
     observer: EngineObserver = field(default_factory=SilentObserver)
@@ -90,14 +93,22 @@ class Engine:
         self.traces = TraceRecorder(
             limits.top_ids, parts.system_fingerprint, parts.trace_sink, parts.wall_clock, ledger
         )
+        self._cache = cache
+        self._families = itertools.count()
+        self._rows = Rows(
+            limits.num_rows,
+            parts.prefix_scope,
+            share=self._share_prefix,
+            release=self._release_row,
+        )
         deliveries = Deliveries(parts.observer, parts.clock)
         self.scheduler = Scheduler(
             self._inbox,
             limits,
             deliveries,
             ledger,
+            rows=self._rows,
             make_session=self._make_session,
-            release_row=self._release_row,
             clock=parts.clock,
         )
 
@@ -115,10 +126,12 @@ class Engine:
             self.parts.limits.check(request, num_token_ids)
             self.check_grammar(request.sampling.grammar)
         now_s = self.parts.clock()
+        family = next(self._families)
+        tickets = [
+            Ticket(request, deliver, request.arrived_s or now_s, family) for request in requests
+        ]
         try:
-            self._inbox.put(
-                [Ticket(request, deliver, request.arrived_s or now_s) for request in requests]
-            )
+            self._inbox.put(tickets)
         except QueueFull:
             for _ in requests:
                 self._ledger.book_end(Outcome.REJECTED)
@@ -184,6 +197,11 @@ class Engine:
         return self._ledger.read(
             self._inbox.depth(), self.slot.counts(), self.parts.drafter.adapter_version
         )
+
+    def _share_prefix(self, source_row: int, session: Session, end: int) -> None:
+        """Target's and draft's keys and values; see ShareRows."""
+        self._cache.copy_span(source_row, session.row, session.num_cached, end)
+        self.proposer.share(source_row, session, end)
 
     def _make_session(self, request: DecodeRequest, row: int) -> Session:
         skip = request.sampling.skip_special_tokens

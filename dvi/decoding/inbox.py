@@ -26,6 +26,7 @@ class Ticket:
     request: DecodeRequest
     deliver: Deliver
     arrived_s: float  # monotonic
+    family: int  # equal for choices that were submitted together, and for no others
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,12 +110,19 @@ class Proposer:
         except FAULTS:
             self.give_up(sessions)
 
+    def share(self, source_row: int, session: Session, end: int) -> None:
+        """Take the draft's state of [num_cached, end) over from a row with the same tokens."""
+        try:
+            self._drafter.share(source_row, session.row, session.num_cached, end)
+        except FAULTS:
+            self.give_up([session])
+
     def give_up(self, sessions: Sequence[Session]) -> None:
         """Called while a drafter's fault is handled: go on without proposals."""
         logger.exception("drafter failed; %d requests go on without it", len(sessions))
         self._ledger.book_fault(of_drafter=True)
         for session in sessions:
-            session.may_draft = False
+            session.lose_draft()
 
     def _draft(self, drafting: Sequence[tuple[Session, DraftPlan]]) -> dict[int, Proposal]:
         """Ask the learned draft; by row."""

@@ -1,11 +1,11 @@
 """Who is in the next pass: rows in order of arrival, prompts in chunks beside rounds.
 
-Owns rows and running sessions; does not know how tokens are proposed, verified or counted.
+Owns running sessions; does not know what rows hold, nor how tokens are proposed, verified or
+counted.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,9 @@ from dvi.decoding.delivery import Deliveries, Running
 from dvi.decoding.faults import FAULTS
 from dvi.decoding.inbox import Cancelled, Inbox, Ticket, is_overdue
 from dvi.decoding.limits import EngineLimits
+from dvi.decoding.rows import Rows
 from dvi.decoding.session import Session
-from dvi.decoding.stats import Ledger, Outcome
+from dvi.decoding.stats import Ledger, Outcome, Phase
 from dvi.decoding.verdict import Commit
 from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason
 
@@ -70,19 +71,18 @@ class Scheduler:
         deliveries: Deliveries,
         ledger: Ledger,
         *,
+        rows: Rows,
         make_session: Callable[[DecodeRequest, int], Session],  # request, row
-        release_row: Callable[[int], None],
         clock: Callable[[], float],
     ) -> None:
         self._inbox = inbox
         self._limits = limits
         self._deliveries = deliveries
         self._ledger = ledger
+        self._rows = rows
         self._make_session = make_session
-        self._release_row = release_row
         self._clock = clock
         self._running: dict[int, Running] = {}  # by row, in order of arrival
-        self._free_rows = list(range(limits.num_rows))  # a heap: the lowest row is given out first
         self._batch = Batch([], [])
         self._num_ended = 0  # requests that this step ended before its pass
 
@@ -90,14 +90,15 @@ class Scheduler:
         """Let go, let in, then take everyone on a row: for a round, or a share of the prefill."""
         self._end_cancelled(self._inbox.take_cancelled())
         self._end_overdue()
-        for ticket in self._inbox.take_waiting(len(self._free_rows)):
+        for ticket in self._inbox.take_waiting(self._rows.num_free):
             self._admit(ticket)
         self._num_ended = self._end_those_that_cannot_go_on()
         sessions = self.sessions()
+        reading = self._take_prefixes([one for one in sessions if one.num_prefill])
         rounds = [session for session in sessions if not session.num_prefill]
         limits = self._limits
         budget = limits.shared_prefill_chunk_len if rounds else limits.prefill_chunk_len
-        self._batch = Batch(rounds, share_prefill(sessions, budget))
+        self._batch = Batch(rounds, share_prefill(reading, budget))
         return self._batch
 
     def finish_step(self, batch: Batch, commits: Sequence[Commit]) -> StepReport:
@@ -126,6 +127,7 @@ class Scheduler:
         failed = [self._running[one.row] for one in members if one.row in self._running]
         for running in failed:
             self._drop(running, FinishReason.FAILED, error)
+            self._rows.forget(running.session.row)
         return StepReport(0, 0, 0, len(failed))
 
     def close(self, error: str) -> None:
@@ -174,16 +176,29 @@ class Scheduler:
         return num_ended
 
     def _admit(self, ticket: Ticket) -> None:
+        place = self._rows.place(ticket.request, ticket.family)
         try:
-            session = self._make_session(ticket.request, self._free_rows[0])
+            session = self._make_session(ticket.request, place.row)
         except FAULTS as fault:  # a decoder that cannot be made must not leave the caller waiting
             logger.exception("request not admitted")
             self._refuse(ticket, FinishReason.FAILED, f"not admitted: {type(fault).__name__}")
             return
-        row = heapq.heappop(self._free_rows)
-        self._running[row] = Running(ticket, session)
+        self._rows.take(place, session)
+        self._running[place.row] = Running(ticket, session)
         self._ledger.book_admission(len(ticket.request.prompt_ids))
+        self._book_reuse(session.num_reused)
         self._deliveries.admitted(ticket)
+
+    def _take_prefixes(self, reading: Sequence[Session]) -> list[Session]:
+        """Give prompts what others have computed by now; returns those that need a pass now."""
+        self._book_reuse(sum(self._rows.reuse(session) for session in reading))
+        return [session for session in reading if not self._rows.waits(session)]
+
+    def _book_reuse(self, num_tokens: int) -> None:
+        """Copying is reading a prompt, so that is what its time counts as."""
+        if num_tokens:
+            self._ledger.book_reuse(num_tokens)
+            self._ledger.lap(Phase.PREFILL)
 
     def _drop(self, running: Running, reason: FinishReason, error: str | None) -> None:
         """End a session from outside a round; what it generated was not an answer."""
@@ -202,8 +217,7 @@ class Scheduler:
 
     def _free(self, row: int) -> None:
         del self._running[row]
-        heapq.heappush(self._free_rows, row)
-        self._release_row(row)
+        self._rows.free(row)
 
 
 def share_prefill(sessions: Sequence[Session], budget: int) -> list[PrefillChunk]:

@@ -43,12 +43,14 @@ class Session:
         self.row = row
         self.tokens = list(request.prompt_ids)  # prompt + output
         self.num_cached = 0  # positions [0, num_cached) of the row are written and valid
+        self.num_reused = 0  # of them, those that another row's pass computed
         self.counts = AcceptanceCounts()
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None  # why it cannot go on; whoever schedules ends it
         self.rules = rules  # None: raw logits decide
         self.adapter_versions: tuple[int, int] | None = None  # first and last that drafted
         self.may_draft = request.speculation
+        self.is_whole = True  # False: a fault may have left gaps in the draft's state of the row
         self._max_len = min(len(request.prompt_ids) + request.sampling.max_tokens, max_context_len)
         self._decoder = decoder
         sampling = request.sampling
@@ -104,6 +106,20 @@ class Session:
         kept = tuple(self.tokens[start:])
         self.num_cached = len(self.tokens) - 1
         return self._count(verdict, kept)
+
+    def reuse(self, end: int) -> None:
+        """Positions up to ``end`` of the row hold this prompt's keys and values already.
+
+        At most up to the last prompt token, whose logits choose the first of the answer.
+        """
+        assert self.num_cached <= end < len(self.request.prompt_ids)
+        self.num_reused += end - self.num_cached
+        self.num_cached = end
+
+    def lose_draft(self) -> None:
+        """A drafter's fault: no more proposals, and nobody may take the row's draft state over."""
+        self.may_draft = False
+        self.is_whole = False
 
     def add_prompt_logprobs(self, entries: Sequence[TokenLogprob]) -> None:
         """Those of the next prompt tokens, chunk by chunk; the first token has none."""
@@ -214,5 +230,6 @@ class Session:
             adapter_versions=self.adapter_versions or (0, 0),
             error=error,
             logprobs=logprobs,
+            num_reused=self.num_reused if self.finish_reason is not None else 0,
             prompt_logprobs=self._take_prompt_logprobs(),
         )

@@ -115,6 +115,7 @@ def engine_on(
         make_decoder=tokenizer.detokenizer,
         grammars=GrammarCompiler(tokenizer.for_grammars),
         verification=verification,
+        prefix_scope=config.decoding.prefix_scope,
         trace_sink=outlets.trace_sink,
         system_fingerprint=answers,
         observer=outlets.observer,

@@ -50,6 +50,7 @@ class EngineStats:
 
     requests: Mapping[Outcome, int]
     prompt_tokens: int  # of requests that got a row
+    reused_tokens: int  # of those, spared by shared prefixes
     generated_tokens: int
     cancelled_tokens: int  # generated for requests that were then cancelled or failed
     counts: AcceptanceCounts
@@ -88,6 +89,7 @@ class Ledger:
         self._last_step_s = self._lap_s
         self._requests = dict.fromkeys(Outcome, 0)
         self._prompt_tokens = 0
+        self._reused_tokens = 0
         self._generated_tokens = 0
         self._cancelled_tokens = 0
         self._counts = AcceptanceCounts()
@@ -136,6 +138,11 @@ class Ledger:
         with self._lock:
             self._prompt_tokens += prompt_len
 
+    def book_reuse(self, num_tokens: int) -> None:
+        """So many more prompt tokens of running requests need no pass."""
+        with self._lock:
+            self._reused_tokens += num_tokens
+
     def book_end(self, outcome: Outcome, num_tokens: int = 0) -> None:
         """A request ended outside a round, after ``num_tokens`` booked tokens."""
         with self._lock:
@@ -155,6 +162,7 @@ class Ledger:
             return EngineStats(
                 requests=dict(self._requests),
                 prompt_tokens=self._prompt_tokens,
+                reused_tokens=self._reused_tokens,
                 generated_tokens=self._generated_tokens,
                 cancelled_tokens=self._cancelled_tokens,
                 counts=copy.deepcopy(self._counts),

@@ -70,6 +70,10 @@ class AutoDrafter:
         """See Drafter."""
         self.neural.load(weights)
 
+    def share(self, source_row: int, row: int, start: int, end: int) -> None:
+        """See Drafter."""
+        self.neural.share(source_row, row, start, end)
+
     def release(self, row: int) -> None:
         """See Drafter."""
         self.neural.release(row)

@@ -151,5 +151,10 @@ class Drafter(Protocol):
     def load(self, weights: DraftWeights) -> None:
         """Use these weights from now on: an exchange of references, between rounds only."""
 
+    def share(self, source_row: int, row: int, start: int, end: int) -> None:
+        """Both rows have the same tokens up to ``end``: give ``row`` the draft's own state of
+        positions [start, end) from ``source_row``, which has observed them under any version.
+        """
+
     def release(self, row: int) -> None:
-        """Forget what is kept for a row that was freed."""
+        """Forget what is kept for a row that was freed; what ``share`` may ask for stays."""

@@ -171,5 +171,9 @@ class BlockDrafter:
         assert isinstance(weights, BlockWeights), type(weights)
         self.weights = weights
 
+    def share(self, source_row: int, row: int, start: int, end: int) -> None:
+        """Copy keys and values: frozen projections made them, so every version's are the same."""
+        self.cache.copy_span(source_row, row, start, end)
+
     def release(self, row: int) -> None:
-        """Nothing to forget: a new request overwrites the row from its start."""
+        """Nothing to forget: a new request overwrites the row from where its own prompt begins."""

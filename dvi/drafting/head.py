@@ -98,5 +98,8 @@ class HeadDrafter:
         assert isinstance(weights, HeadWeights), type(weights)
         self.weights = weights
 
+    def share(self, source_row: int, row: int, start: int, end: int) -> None:
+        """No state of its own."""
+
     def release(self, row: int) -> None:
         """Nothing is kept for a row."""

@@ -127,6 +127,9 @@ class MemoryDrafter:
     def load(self, weights: DraftWeights) -> None:
         """Nothing to exchange."""
 
+    def share(self, source_row: int, row: int, start: int, end: int) -> None:
+        """No state that depends on positions: a memory reads tokens."""
+
     def release(self, row: int) -> None:
         """Forget the request of this row."""
         self._rows.pop(row, None)

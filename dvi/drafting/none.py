@@ -42,6 +42,9 @@ class NoDrafter:
     def load(self, weights: DraftWeights) -> None:
         """Nothing to exchange."""
 
+    def share(self, source_row: int, row: int, start: int, end: int) -> None:
+        """No state of its own."""
+
     def release(self, row: int) -> None:
         """Nothing is kept for a row."""
 

@@ -34,6 +34,11 @@ class KvCache:
         """Positions of a row, a multiple of 512."""
         return self.data.shape[4]
 
+    def copy_span(self, source_row: int, row: int, start: int, end: int) -> None:
+        """Give ``row`` what ``source_row`` holds at positions [start, end), bit for bit."""
+        assert source_row != row
+        self.data[:, :, row, :, start:end] = self.data[:, :, source_row, :, start:end]
+
 
 def new_kv_cache(
     shape: tuple[int, int, int, int],  # (layers, rows, kv_heads, head_dim)

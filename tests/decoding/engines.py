@@ -138,6 +138,9 @@ class ScriptedDrafter:
     def load(self, weights: DraftWeights) -> None:
         self.inner.load(weights)
 
+    def share(self, source_row: int, row: int, start: int, end: int) -> None:
+        self.inner.share(source_row, row, start, end)
+
     def release(self, row: int) -> None:
         self.inner.release(row)
 
@@ -178,6 +181,7 @@ def make_rig(
     costs: CostProfile | None = None,
     observer: EngineObserver | None = None,
     verification: Verification = Verification.COUPLED,
+    prefix_scope: str | None = None,
 ) -> Rig:
     """An engine whose clocks tick and whose traces are kept in a list."""
     if isinstance(drafter, str):
@@ -196,6 +200,7 @@ def make_rig(
         make_decoder=LetterDecoder,
         grammars=GrammarCompiler(letter_tokenizer),
         verification=verification,
+        prefix_scope=prefix_scope,
         trace_sink=traces.append,
         system_fingerprint="rig",
         observer=watch,

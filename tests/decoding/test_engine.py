@@ -62,8 +62,8 @@ def test_requests_wait_in_order_of_arrival():
 def test_a_cancelled_request_frees_its_row_in_the_next_step_and_its_tokens_are_counted_apart():
     rig = make_rig(TARGET, "block", limits=SMALL)
     got = Received()
-    for name in ("run", "gone", "wait"):
-        rig.engine.submit(make_request(name, (1, 2), max_tokens=60), got)
+    for index, name in enumerate(("run", "gone", "wait")):
+        rig.engine.submit(make_request(name, (index, 2), max_tokens=60), got)
     rig.engine.submit(make_request("withdrawn", (1, 2)), got)
     for _ in range(3):
         rig.engine.step()

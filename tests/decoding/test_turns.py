@@ -10,7 +10,7 @@ from dvi.types import DecodeRequest, SamplingParams
 
 def ticket(tenant: str, number: int) -> Ticket:
     request = DecodeRequest(f"{tenant}{number}", (1,), SamplingParams(1), tenant=tenant)
-    return Ticket(request, lambda _: None, 0.0)
+    return Ticket(request, lambda _: None, 0.0, family=number)
 
 
 def taken(inbox: Inbox, num: int) -> list[str]:

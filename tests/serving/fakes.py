@@ -80,6 +80,7 @@ class FakeEngine:
     cancelled: set[str] = field(default_factory=set)
     max_draft_len: int = MAX_DRAFT_LEN
     is_stuck: bool = False
+    knows_prompts: bool = False  # every prompt but its last token is in the cache already
     scored: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -141,6 +142,7 @@ class FakeEngine:
             "secret text of the user" if reason is FinishReason.FAILED else None,
             self._logprobs(request.sampling.logprobs, ids),
             self._prompt_logprobs(request),
+            num_reused=len(request.prompt_ids) - 1 if reason and self.knows_prompts else 0,
         )
 
     def _logprobs(self, num_top: int | None, ids: Sequence[int]) -> tuple[TokenLogprob, ...]:

@@ -66,6 +66,7 @@ def test_a_whole_chat_answer_has_openais_shape(server: FakeServer) -> None:
         "prompt_tokens": prompt_len,
         "completion_tokens": 6,
         "total_tokens": prompt_len + 6,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
 
 

@@ -132,9 +132,8 @@ def test_a_page_that_rebinds_its_name_and_a_form_of_another_site_get_nothing() -
         assert server.engine.requests == []
 
 
-def test_the_scope_is_a_user_of_a_key_and_empty_where_all_share() -> None:
-    rules = AccessRules(("alpha", "beta"))
-    with fake_server(rules=rules, model=fake_model(scope_per_user=True)) as server:
+def test_the_scope_is_a_user_of_a_key_and_names_neither() -> None:
+    with fake_server(rules=AccessRules(("alpha", "beta"))) as server:
 
         def scope(key: str, user: str | None) -> str:
             headers = {"authorization": f"Bearer {key}"}
@@ -148,9 +147,6 @@ def test_the_scope_is_a_user_of_a_key_and_empty_where_all_share() -> None:
         assert len(set(found)) == 6
         assert scope("alpha", "ann") == found[1]
         assert not any("ann" in one or "alpha" in one for one in found)
-    with fake_server() as server:
-        server.http.post("/v1/completions", json=TEXT | {"user": "ann"})
-        assert server.engine.requests[-1].scope == ""
 
 
 def test_the_model_without_a_template_says_what_to_do() -> None:

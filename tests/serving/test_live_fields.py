@@ -79,13 +79,18 @@ def streamed(live: Live, body: dict[str, Any]) -> list[dict[str, Any]]:
     return [found[index] | {"index": index} for index in sorted(found)]
 
 
+def usage(answer: dict[str, Any]) -> dict[str, int]:
+    """Without what was cached: the second of two equal requests starts from the first one."""
+    return {name: n for name, n in answer["usage"].items() if name != "prompt_tokens_details"}
+
+
 @pytest.mark.parametrize("field", FIELDS, ids="-".join)
 def test_each_field_gives_the_answer_of_plain_decoding(live: Live, field: dict[str, Any]) -> None:
     body = {"prompt": PROMPT} | field
     drafted = complete(live, body)
     plain = complete(live, body | {"dvi": {"speculation": False}})
     assert choices(drafted) == choices(plain)
-    assert drafted["usage"] == plain["usage"]
+    assert usage(drafted) == usage(plain)
     assert plain["dvi"]["proposed"] == 0
     parts = streamed(live, body)
     for part, whole in zip(parts, choices(drafted), strict=True):

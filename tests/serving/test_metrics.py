@@ -24,6 +24,7 @@ SOURCES = {"neural", "memory"}
 COUNTERS: dict[str, tuple[str, set[str]]] = {
     "dvi_requests_total": ("outcome", {"stop", "length", "cancelled", "rejected", "failed"}),
     "dvi_prompt_tokens_total": ("", set()),
+    "dvi_prompt_tokens_reused_total": ("", set()),
     "dvi_generated_tokens_total": ("", set()),
     "dvi_cancelled_tokens_total": ("", set()),
     "dvi_rounds_total": ("", set()),
