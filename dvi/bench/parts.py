@@ -11,6 +11,7 @@ from dvi.bench.curve import CURVE
 from dvi.bench.live import LIVE
 from dvi.bench.part import Part
 from dvi.bench.peers import PEERS
+from dvi.bench.prefix import PREFIX
 from dvi.bench.spec import SPEC
 from dvi.bench.steps import STEPS
 from dvi.bench.stream import STREAM
@@ -24,6 +25,7 @@ PARTS: Sequence[Part] = (
     CURVE,
     STEPS,
     SWAPS,
+    PREFIX,
 )
 
 
