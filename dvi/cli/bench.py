@@ -21,6 +21,10 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in words.flags
 
     def task(config: DviConfig, run_dir: Path) -> Outcome:
+        if config.bench.kind == "http":
+            from dvi.bench.http.main import run_http_bench
+
+            return Outcome(run_http_bench(config, run_dir, as_json=as_json))
         from dvi.bench.main import run_bench
 
         return Outcome(run_bench(config, run_dir, as_json=as_json))

@@ -64,6 +64,21 @@ class RunConfig:
 class BenchConfig:
     """`dvi bench`."""
 
+    kind: str = option(
+        "engine",
+        "engine: ways of decoding side by side; http: streaming clients of a server",
+        choices=("engine", "http"),
+    )
+    url: str | None = option(
+        None, "http: a running server to measure; null starts one on throw-away state"
+    )
+    max_streams: int = option(
+        32, "http: most streams at once; those of 1, 8 and 32 below it are measured too", low=1
+    )
+    answers: int = option(2, "http: answers that each stream asks for, one after the other", low=1)
+    hostile: bool = option(
+        False, "http: once more beside 1 MB bodies, 200 KB schemas and a dashboard's polls"
+    )
     parts: str = option(
         "default", "what is measured: names joined by +, or default, or all (docs/bench.md)"
     )
