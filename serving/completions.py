@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from dvi.decoding import Outcome
 from serving.errors import ApiError, unavailable
@@ -65,7 +65,8 @@ async def _answer(service: Service, request: Request, parse: Callable[[Any], Par
     caller = Caller(request.state.request_id, time.monotonic(), request.state.api_key)
     model, engine = enter(service)
     raw = await read_body(request, service.config.max_body_bytes)
-    plan = await run_in_threadpool(_prepare, raw, parse, caller, model, engine)
+    prepare = partial(_prepare, raw, parse, caller, model, engine)
+    plan = await service.intake.run(len(raw), prepare)
     service.counts.fields_ignored(len(plan.ignored_fields))
     generation = Generation(service, engine, plan)
     if plan.stream:

@@ -46,7 +46,7 @@ class Generation:
         self._service = service
         self._engine = engine
         self._queue: asyncio.Queue[Delta] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
+        self._mailbox = service.mailbox()
         self._index_of: dict[tuple[str, int], int] = {}
         self._reasons: dict[int, FinishReason] = {}
         self._num_tokens = [0] * len(plan.requests)
@@ -130,9 +130,7 @@ class Generation:
 
     def _deliver(self, delta: Delta) -> None:
         """Decode thread: hand one delta to the event loop."""
-        if self._loop.is_closed():
-            return  # shutdown: the last rows are cancelled, nobody listens
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, delta)
+        self._mailbox.post(self._queue, delta)
 
     def _cancel(self) -> None:
         for request_id in self.plan.engine_ids():

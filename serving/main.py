@@ -6,6 +6,7 @@ nothing of what a server is made of.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -29,6 +30,17 @@ def set_process_modes() -> None:
     """Modes of the process and this thread; before any tensor is made."""
     set_thread_modes(1)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # A long prompt is tokenized in the thread that asks, at its priority, not by a pool at ours.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def keep_what_is_loaded() -> None:
+    """Take everything that lives now out of the garbage collector's sight; once, when ready.
+
+    A full collection over a loaded model's objects stops every thread for a quarter of a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _say(error: BaseException) -> None:
@@ -56,6 +68,7 @@ def _run(config: DviConfig, run_dir: Path) -> None:
         with running_server(plant) as server:
             running.server = server
             signals.started()
+            keep_what_is_loaded()
             print(server.ready_line(), flush=True)
             signals.wait()
             server.drain(config.serving.drain_timeout_s)

@@ -25,6 +25,7 @@ from serving.fields import (
     sort_keys,
 )
 from serving.schema import (
+    MAX_MESSAGES,
     ChatBody,
     CompletionBody,
     Message,
@@ -176,7 +177,8 @@ def _nested_keys(keys: Keys, data: Mapping[str, Any]) -> None:
 
 def _chat_keys(keys: Keys, data: Mapping[str, Any]) -> None:
     messages = data.get("messages")
-    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+    looked_at = messages[:MAX_MESSAGES] if isinstance(messages, list) else ()
+    for index, message in enumerate(looked_at):
         where = f"messages[{index}]"
         keys.look(message, Message, MESSAGE_UNHONOURED, where + ".")
         if isinstance(message, dict):

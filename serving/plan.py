@@ -20,6 +20,7 @@ from serving.words import TokenTexts
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's and vLLM's default of the old route
 MAX_DOMAIN_LEN = 64
+PROPOSED_CHARS_PER_TOKEN = 64  # of a prediction; few texts have longer tokens on average
 SEED_MASK = (1 << 64) - 1
 TENANT_TAG_LEN = 16  # hex digits of the tenant in an id
 
@@ -129,7 +130,8 @@ def _prediction(body: CompletionBody | ChatBody, model: ServedModel) -> PromptId
     """Proposals only: what is longer than an answer can be is of no use."""
     if not isinstance(body, ChatBody) or body.prediction is None:
         return ()
-    ids = model.tokenizer.encode(body.prediction.text(), add_special_tokens=False)
+    text = body.prediction.text()[: PROPOSED_CHARS_PER_TOKEN * model.max_context_len]
+    ids = model.tokenizer.encode(text, add_special_tokens=False)
     return tuple(ids[: model.max_context_len])
 
 

@@ -47,6 +47,20 @@ class Prompt:
     echo: str = ""
 
 
+def _encode(text: str, model: ServedModel, where: str, *, add_special_tokens: bool) -> list[int]:
+    """Ids of a text that may fit; a megabyte that cannot is refused without tokenizing it."""
+    fewest = model.tokenizer.fewest_tokens(text)
+    if fewest >= model.max_context_len:
+        raise ApiError(
+            400,
+            f"This model's context is {model.max_context_len} tokens; the prompt has {fewest} or "
+            "more.",
+            param=where,
+            code="context_length_exceeded",
+        )
+    return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
 def _checked(ids: list[int], model: ServedModel, where: str) -> PromptIds:
     if not ids:
         raise invalid(f"{where} holds no token.", where)
@@ -76,7 +90,7 @@ def completion_prompts(body: CompletionBody, model: ServedModel) -> tuple[Prompt
 
 def _text_prompt(body: CompletionBody, text: str, model: ServedModel, where: str) -> Prompt:
     add_special = body.add_special_tokens is not False
-    ids = model.tokenizer.encode(text, add_special_tokens=add_special)
+    ids = _encode(text, model, where, add_special_tokens=add_special)
     return Prompt(_checked(ids, model, where), text if body.echo else "")
 
 
@@ -117,15 +131,16 @@ def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     _check_template_arguments(body)
     go_on = body.continue_final_message is True
     try:
-        ids = model.tokenizer.apply_chat_template(
+        text = model.tokenizer.render_chat(
             [_template_message(message) for message in body.messages],
             add_generation_prompt=not go_on and body.add_generation_prompt is not False,
             continue_final_message=go_on,
-            add_special_tokens=body.add_special_tokens is True,
             template_kwargs=body.chat_template_kwargs,
         )
     except TEMPLATE_FAULTS as error:
         raise invalid(f"messages: the chat template refuses them: {error}", "messages") from error
+    add_special = body.add_special_tokens is True
+    ids = _encode(text, model, "messages", add_special_tokens=add_special)
     return Prompt(_checked(ids, model, "messages"))
 
 

@@ -83,6 +83,8 @@ def _max_choices(config: DviConfig, privacy: Privacy) -> int:
 def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outlets) -> Runtime:
     """Load the model and make the engine; ``open_engine`` says what is raised."""
     opened = open_engine(config, outlets)
+    if opened.engine.parts.grammars is not None:
+        opened.engine.parts.grammars.warm_up()
     model = ServedModel(
         name=name,
         created_s=int(time.time()),

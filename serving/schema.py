@@ -16,6 +16,7 @@ MAX_CHOICES = 8
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_IDS = 1024
 MAX_PROMPTS = 256
+MAX_MESSAGES = 2048  # OpenAI's limit
 # A temperature under this is greedy (vLLM's bound): z / T would leave float32 long before.
 GREEDY_BELOW = 1e-5
 
@@ -174,7 +175,7 @@ class Prediction(Body):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     prediction: Prediction | None = None

@@ -6,6 +6,7 @@ nothing of HTTP.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import threading
@@ -19,6 +20,8 @@ from dvi.config import ServingConfig
 from dvi.decoding import EngineStats
 from dvi.types import DecodeRequest, Delta
 from serving.counts import ServerCounts
+from serving.intake import Intake
+from serving.mailbox import Mailbox
 from serving.words import PromptTokenizer, TokenTexts
 
 FAILURES_IN_A_ROW = 3  # one bad request in a batch fails its neighbours too, but not twice
@@ -140,6 +143,15 @@ class Service:
     health: Health = field(default_factory=Health)
     in_flight: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    intake: Intake = field(default_factory=Intake)
+    _mailbox: Mailbox | None = None
+
+    def mailbox(self) -> Mailbox:
+        """The one of the running event loop, which is the only caller."""
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox.loop is not loop:
+            self._mailbox = Mailbox(loop)
+        return self._mailbox
 
     def open(
         self,

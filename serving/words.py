@@ -23,22 +23,24 @@ class PromptTokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text."""
 
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that a text has at least, at no cost."""
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Text of token ids."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token stands for, as written; a part of a character too."""
 
-    def apply_chat_template(
+    def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        add_special_tokens: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Token ids of a conversation; raises ValueError where the template refuses it."""
+    ) -> str:
+        """A conversation as the model reads it; raises ValueError where the template refuses it."""
 
 
 class TokenTexts:

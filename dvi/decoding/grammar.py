@@ -27,7 +27,7 @@ class GrammarRefused(ValueError):
 class GrammarCompiler:
     """Grammars of one tokenizer, compiled once each. Any thread may call it.
 
-    The tokenizer is made at first use: it takes about a second that few servers need.
+    The tokenizer is made at first use, or by ``warm_up``: it takes about a second.
     """
 
     def __init__(self, make_tokenizer: Callable[[], LLTokenizer]) -> None:
@@ -35,6 +35,10 @@ class GrammarCompiler:
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()  # newest use last
         self._lock = threading.Lock()
+
+    def warm_up(self) -> None:
+        """Make the tokenizer now: later it would hold the interpreter for half a second."""
+        self._get_tokenizer()
 
     def validate(self, grammar: str) -> None:
         """Compile ``grammar`` and remember it; raises GrammarRefused (a ValueError).
@@ -49,11 +53,15 @@ class GrammarCompiler:
         assert self._tokenizer is not None
         return GrammarMatcher(pristine, frozenset(end_ids) | set(self._tokenizer.eos_tokens))
 
-    def _find(self, grammar: str) -> LLMatcher:
+    def _get_tokenizer(self) -> LLTokenizer:
         with self._lock:
-            tokenizer = self._tokenizer
-            if tokenizer is None:
-                tokenizer = self._tokenizer = self._make_tokenizer()
+            if self._tokenizer is None:
+                self._tokenizer = self._make_tokenizer()
+            return self._tokenizer
+
+    def _find(self, grammar: str) -> LLMatcher:
+        tokenizer = self._get_tokenizer()
+        with self._lock:
             known = self._compiled.get(grammar)
             if known is not None:
                 self._compiled.move_to_end(grammar)

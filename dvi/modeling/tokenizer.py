@@ -17,6 +17,7 @@ from llguidance import LLTokenizer
 from dvi.modeling.detokenizer import Detokenizer
 from dvi.modeling.grammar_tokens import grammar_tokenizer
 from dvi.modeling.hf import count_ids, read_tokenizer
+from dvi.modeling.token_bound import longest_token_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Tokenizer:
         self.end_token_ids = tuple(end_ids)
         self.special_ids = frozenset(hf.all_special_ids)
         self._byte_of = _byte_alphabet()
+        self._longest_token_bytes = longest_token_bytes(self._fast)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -66,9 +68,20 @@ class Tokenizer:
         )
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Ids of ``text``; special tokens written in it are recognised."""
-        ids: list[int] = self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        """Ids of ``text``; special tokens written in it are recognised.
+
+        A batch of one, because only batches run without the interpreter's lock: a megabyte takes
+        half a second, in which no other thread could decode.
+        """
+        batch = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = batch[0].ids
         return ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that ``text`` has at least, at no cost; 0 where none is known."""
+        if self._longest_token_bytes is None:
+            return 0
+        return -(-len(text.encode()) // self._longest_token_bytes)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Text of ``ids``; incomplete characters become U+FFFD."""
@@ -84,13 +97,30 @@ class Tokenizer:
         add_special_tokens: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Ids of the rendered messages; raises ValueError with the template's own complaint."""
+        """Ids of the rendered messages; ``render_chat`` says what is raised."""
+        text = self.render_chat(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=template_kwargs,
+        )
+        return self.encode(text, add_special_tokens=add_special_tokens)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The messages as the model reads them; ValueError with the template's own complaint."""
         if not self.has_chat_template:
             raise ValueError("this model has no chat template; use /v1/completions")
         if add_generation_prompt and continue_final_message:
             raise ValueError("add_generation_prompt and continue_final_message exclude each other")
         try:
-            text = self._hf.apply_chat_template(
+            text: str = self._hf.apply_chat_template(
                 [dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
@@ -99,7 +129,7 @@ class Tokenizer:
             )
         except (TemplateError, TypeError) as error:
             raise ValueError(f"the chat template refused the messages: {error}") from error
-        return self.encode(text, add_special_tokens=add_special_tokens)
+        return text
 
     def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
         """A fresh incremental decoder for one answer."""

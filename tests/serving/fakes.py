@@ -40,29 +40,28 @@ class FakeTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return ([298] if add_special_tokens else []) + list(text.encode())
 
+    def fewest_tokens(self, text: str) -> int:
+        return len(text.encode())
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         return bytes(i for i in ids if i < 256).decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else f"<{token_id}>".encode()
 
-    def apply_chat_template(
+    def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        add_special_tokens: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
+    ) -> str:
         if messages[0]["role"] == "tool":
             raise ValueError("a conversation cannot begin with tool")
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages)
         text += "".join(f"[{k}={v}]" for k, v in (template_kwargs or {}).items())
-        return self.encode(
-            text + ("<assistant>" if add_generation_prompt else ""),
-            add_special_tokens=add_special_tokens,
-        )
+        return text + ("<assistant>" if add_generation_prompt else "")
 
 
 @dataclass
