@@ -50,9 +50,14 @@ def run_cell(
     runners: Sequence[Runner],
     items: Sequence[Item],
     cell: Cell,
+    *,
     checked: Sequence[str],
+    bound: float,
 ) -> CellResult:
-    """Race the runners; the first one is the base, and the answers of ``checked`` must be its."""
+    """Race the runners; the first one is the base, and the answers of ``checked`` must be its.
+
+    ``bound``: largest margin in logits at which two answers may part.
+    """
     repeats = bench.config.bench.repeats
     how = How(bench.config.bench.max_tokens, cell.temperature, FIRST_SEED)
     if cell.batch_size == 1:
@@ -60,9 +65,8 @@ def run_cell(
     else:
         units = batch_units(items, cell.batch_size, repeats)
     result = race(runners, units, how)
-    base = runners[0].name
-    identity = compare(result, base, how, bench.loaded().target, checked)
-    return CellResult(cell, len(items), figures(result, base), identity)
+    identity = compare(result, how, bench.loaded().target, checked, bound)
+    return CellResult(cell, len(items), figures(result, runners[0].name), identity)
 
 
 def cells_section(title: str, results: Sequence[CellResult]) -> Section:

@@ -70,10 +70,16 @@ class Identity:
         return dataclasses.asdict(self)
 
 
+def own_bound(target: TargetModel) -> float:
+    """For answers of engines of ours: canonical forwards leave no ties to chance."""
+    return 0.0 if target.deterministic else BOUNDS[target.dtype]
+
+
 def compare(
-    result: Result, base: str, how: How, target: TargetModel, against: Sequence[str]
+    result: Result, how: How, target: TargetModel, against: Sequence[str], bound: float
 ) -> Identity:
-    """Every answer of the runners ``against`` with the one of ``base`` to the same prompt."""
+    """Every answer of the runners ``against`` with the first runner's one to the same prompt."""
+    base = next(iter(result.turns))
     found: list[Divergence] = []
     compared = 0
     for number, unit in enumerate(result.units):
@@ -87,8 +93,6 @@ def compare(
                 one = _divergence(target, item.ids, params, (plain[place], others[place]))
                 if one is not None:
                     found.append(Divergence(name, unit.first_seed + place, one[0], one[1]))
-    exact = target.deterministic
-    bound = 0.0 if exact else BOUNDS[target.dtype]
     return Identity(compared, compared - len(found), tuple(found), bound)
 
 

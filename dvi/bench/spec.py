@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dvi.bench.bench import Bench
 from dvi.bench.cells import CELLS, cells_section, run_cell
+from dvi.bench.check import own_bound
 from dvi.bench.part import Part, Section
 from dvi.bench.prompts import read_items
 from dvi.bench.runners import engine_runners
@@ -30,6 +31,7 @@ def measure(bench: Bench) -> Section:
     fitting = [item for item in items if len(item.ids) <= most]
     if not fitting:
         raise ValueError(f"bench.prompts: no prompt of {path} has {most} tokens or fewer")
+    bound = own_bound(bench.loaded().target)
     results = []
     for cell in CELLS[:3]:
         log.info("%s, %s", path.name, cell.name)
@@ -39,7 +41,7 @@ def measure(bench: Bench) -> Section:
             kinds = [kind for kind in kinds if kind != "block" or kind in configured]
         with engine_runners(bench, kinds, cell.batch_size, fitting) as runners:
             checked = [one.name for one in runners[1:]]
-            results.append(run_cell(bench, runners, fitting, cell, checked))
+            results.append(run_cell(bench, runners, fitting, cell, checked=checked, bound=bound))
     section = cells_section(path.stem, results)
     if len(fitting) < len(items):
         note = f"{len(items) - len(fitting)} prompts above {most} tokens were left out"

@@ -101,4 +101,4 @@ def _row(size: int, way: Way, ms: Spread, over: Spread) -> Json:
     }
 
 
-STEPS = Part("steps", "one decode step at fixed K, greedy and sampled", measure)
+STEPS = Part("steps", "one decode step at fixed K, greedy and sampled", measure, by_default=False)

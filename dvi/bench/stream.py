@@ -1,8 +1,9 @@
 """The part `stream`: traffic of four narrow domains, after the first requests of each.
 
-Owns the warming up: every engine serves the first ``bench.warm_requests`` of each domain, and a
-draft that learns is trained on their traces. Each measurement takes the requests that come next, so
-nothing is answered twice and a memory never holds the answer that it is measured on.
+Owns the warming up: every engine that remembers serves the first ``bench.warm_requests`` of each
+domain at the temperature that is measured next, and a draft that learns is trained on their traces.
+Each measurement takes the requests that come next, so nothing is answered twice and a memory never
+holds the answer that it is measured on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 from dvi.bench.bench import BATCH_SIZES, Bench, load_version
 from dvi.bench.cells import CELLS, Cell, cells_section, run_cell
+from dvi.bench.check import own_bound
 from dvi.bench.part import Part, Section
 from dvi.bench.prompts import Item, mixed, narrow_items
 from dvi.bench.race import How
@@ -29,7 +31,7 @@ WRITTEN_WITHIN_S = 30.0
 
 
 def measure(bench: Bench) -> Section:
-    """All cells, each on further requests of every domain."""
+    """All cells, each on further requests of every domain; greedy ones first."""
     config = bench.config.bench
     tokenizer = bench.loaded().tokenizer
     warm = narrow_items(tokenizer, 0, config.warm_requests) if config.warm_requests else []
@@ -38,15 +40,18 @@ def measure(bench: Bench) -> Section:
         for i in range(len(CELLS))
     ]
     every = [*warm, *(item for items in batches for item in items)]
+    bound = own_bound(bench.loaded().target)
     results, notes = [], []
+    warmed = None
     with engine_runners(bench, bench.drafts(), max(BATCH_SIZES), every) as runners:
-        if warm:
-            notes = _warm_up(bench, runners, mixed(warm))
         for cell, items in zip(CELLS, batches, strict=True):
-            log.info("narrow stream, %s", cell.name)
             own = [one for one in runners if _races(one, cell, _kind(bench))]
+            if warm and cell.temperature != warmed:
+                notes += _warm_up(bench, own, mixed(warm), cell.temperature)
+                warmed = cell.temperature
+            log.info("narrow stream, %s", cell.name)
             checked = [one.name for one in own[1:]]
-            results.append(run_cell(bench, own, items, cell, checked))
+            results.append(run_cell(bench, own, items, cell, checked=checked, bound=bound))
     section = cells_section(f"narrow stream after {config.warm_requests} of each domain", results)
     return dataclasses.replace(section, notes=[*notes, *section.notes])
 
@@ -56,20 +61,26 @@ def _races(runner: EngineRunner, cell: Cell, configured: str) -> bool:
     return cell == CELLS[0] or runner.subject.config.drafter.kind in ("none", configured)
 
 
-def _warm_up(bench: Bench, runners: Sequence[EngineRunner], items: Sequence[Item]) -> list[str]:
-    """Serve ``items`` by every engine that drafts; train on what the configured kind served."""
-    how = How(bench.config.bench.max_tokens, temperature=0.0, first_seed=0)
+def _warm_up(
+    bench: Bench, runners: Sequence[EngineRunner], items: Sequence[Item], temperature: float
+) -> list[str]:
+    """Serve ``items`` by every engine that remembers; train on what the configured kind served.
+
+    Training is once, on greedy answers. A learned draft alone remembers nothing: it only takes the
+    version over.
+    """
+    how = How(bench.config.bench.max_tokens, temperature, first_seed=0)
     notes = []
     version = None
     for runner in sorted(runners, key=lambda one: one.subject.config.drafter.kind != _kind(bench)):
         kind = runner.subject.config.drafter.kind
-        if kind == "none":
-            continue
         if version is not None and _learns(kind):
             load_version(runner.subject, bench.run_dir / "adapters", version)
+        if kind == "none" or (kind == "block" and kind != _kind(bench)):
+            continue
         log.info("%s serves the first %d requests", runner.name, len(items))
         runner.run([item.ids for item in items], how)
-        if kind == _kind(bench) and _learns(kind) and _trains(bench):
+        if kind == _kind(bench) and _learns(kind) and _trains(bench) and temperature == 0:
             version, note = _train(bench, runner.subject.opened.base_fingerprint, len(items))
             notes.append(note)
             load_version(runner.subject, bench.run_dir / "adapters", version)

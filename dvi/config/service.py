@@ -88,7 +88,7 @@ class BenchConfig:
     adapters: str | None = option(
         None, "registry folder whose live version drafts; null trains on the first requests"
     )
-    num_prompts: int = option(4, "prompts of each domain or category and measurement", low=1)
+    num_prompts: int = option(2, "prompts of each domain or category and measurement", low=1)
     warm_requests: int = option(20, "requests of each domain before any is timed", low=0)
     train_steps: int = option(30, "optimizer steps on the first requests; 0 trains none", low=0)
     max_tokens: int = option(80, "tokens a prompt", low=1)

@@ -175,11 +175,10 @@ def test_peers_answer_the_same_prompts_with_the_same_tokens(
 ) -> None:
     config.bench.parts, config.bench.repeats = "peers", 1
     assert run_bench(config, tmp_path, as_json=False) == 0
-    single, batch, sampled = json.loads((tmp_path / "bench.json").read_text())["peers"]["cells"]
+    single, batch = json.loads((tmp_path / "bench.json").read_text())["peers"]["cells"]
     names = ["plain", "auto", "hf generate", "hf prompt lookup"]
     assert [way["way"] for way in single["ways"]] == names
     assert single["identity"]["compared"] == 3 * len(DOMAINS)
     assert [way["way"] for way in batch["ways"]] == names[:-1]
-    assert sampled["identity"]["compared"] == len(DOMAINS)  # peers draw other noise
     assert all(way["first_token_ms"] > 0 for way in single["ways"])
     assert "vllm: not installed" in capsys.readouterr().out
