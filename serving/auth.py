@@ -19,7 +19,8 @@ from starlette.datastructures import Headers
 from dvi.config import DviConfig, ServingConfig
 from serving.errors import ApiError
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/"})
+OPEN_FOLDER = "/static/"  # scripts and style of the page at "/", which hold no data
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,8 @@ def check_access(rules: AccessRules, method: str, path: str, headers: Headers) -
     """The key that the request came with, "" without one; raises the ApiError that answers it."""
     if not rules.api_keys:
         _check_origin(rules, headers)
-    is_open = path in OPEN_PATHS or (path == "/metrics" and rules.metrics_open)
+    is_open = path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+    is_open |= path == "/metrics" and rules.metrics_open
     if not is_open:
         _check_keys(rules, path, headers)
     if method == "POST":

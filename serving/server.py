@@ -24,8 +24,10 @@ from dvi.registry import Registry
 from dvi.tracking import make_tracker
 from serving.app import make_app
 from serving.auth import AccessRules, access_rules, check_exposure, with_scopes
+from serving.dashboard import Dashboard, add_dashboard_routes
 from serving.engine_thread import EngineThread
 from serving.histograms import LatencyHistograms
+from serving.history import History
 from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import MetricsSource
 from serving.prometheus import BuildInfo
@@ -68,6 +70,18 @@ class Plant:
         config = replace(self.config, state_dir=str(self.state), model=model)
         return with_scopes(config, self.rules)
 
+    @property
+    def kept(self) -> str:
+        """What becomes of prompts and answers, where, and how to change it; one line."""
+        if not self.keep_content:
+            return "no prompt or answer is kept, so the draft does not learn"
+        replay = self.config.replay
+        return (
+            f"prompts and answers are kept for training in {mask(replay_url(self.config))} "
+            f"(at most {replay.max_bytes / 2**20:.0f} MiB, {replay.max_age_days:g} days; "
+            "off with replay.log_content=false)"
+        )
+
 
 @dataclass
 class Server:
@@ -87,19 +101,9 @@ class Server:
 
     def ready_line(self) -> str:
         """URL, model, adapter version, and where content is kept: the one line of stdout."""
-        config = self.plant.config
-        if self.plant.keep_content:
-            days = config.replay.max_age_days
-            kept = (
-                f"prompts and answers are kept for training in {mask(replay_url(config))} "
-                f"(at most {config.replay.max_bytes / 2**20:.0f} MiB, {days:g} days; "
-                "off with replay.log_content=false)"
-            )
-        else:
-            kept = "no prompt or answer is kept, so the draft does not learn"
         return (
             f"dvi ready: {self.url} | model {self.runtime.model.name} | "
-            f"adapter version {self.runtime.drafter.adapter_version} | {kept}"
+            f"adapter version {self.runtime.drafter.adapter_version} | {self.plant.kept}"
         )
 
     def drain(self, timeout_s: float) -> None:
@@ -192,6 +196,8 @@ def running_server(plant: Plant) -> Iterator[Server]:
         stack.callback(listener.close)
         stack.enter_context(locked_state_folder(plant.state))
         app = make_app(service, plant.rules, metrics.text, lambda: desks[0])
+        history = stack.enter_context(History(metrics.snapshot))
+        add_dashboard_routes(app, Dashboard(metrics, history, plant.kept))
         http = stack.enter_context(HttpServer(app, listener))
         server = Server(plant, url_of(listener), service, metrics, http)
         metrics.traces = stack.enter_context(

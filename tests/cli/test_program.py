@@ -149,3 +149,4 @@ def test_the_wheel_holds_three_packages_and_the_conf_folder(tmp_path: Path) -> N
     tops = {name.split("/")[0] for name in names_inside}
     assert tops == {"dvi", "serving", "trainers", f"dvi_serving-{__version__}.dist-info"}
     assert {"dvi/conf/config.yaml", "dvi/conf/drafter/block.yaml"} <= set(names_inside)
+    assert {"serving/static/index.html", "serving/static/dashboard.js"} <= set(names_inside)

@@ -27,6 +27,7 @@ from dvi.config import (
     TrackingConfig,
     TrainerConfig,
 )
+from dvi.drafting.auto import sources_of
 from dvi.drafting.block import BlockDrafter
 from dvi.registry import ManifestFields, Registry
 from serving.server import Server, running_server, survey
@@ -77,7 +78,7 @@ def live_server(config: DviConfig, run_dir: Path) -> Iterator[Live]:
 
 def publish_random(live: Live, seed: int, *, scale: float = 1.0, promote: bool = True) -> int:
     """A random version that fits the live draft, as the trainer would publish it."""
-    drafter = live.server.runtime.drafter
+    drafter = sources_of(live.server.runtime.drafter).neural
     assert isinstance(drafter, BlockDrafter)
     layout = drafter.branch.layout
     tensors = random_tensors(layout, seed, scale)
