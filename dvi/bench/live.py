@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+import shutil
 import statistics
 from collections.abc import Sequence
 
@@ -26,9 +27,10 @@ log = logging.getLogger(__name__)
 
 
 def measure(bench: Bench) -> Section:
-    """Plain before and after the stream, the trainer idle; then auto with the trainer running.
+    """Plain before and after the stream, by a server without trainer; auto with one in between.
 
-    The plain passes bracket the learning one, so that a slow drift of the machine is seen.
+    The plain passes bracket the learning one, so that a slow drift of the machine is seen. Their
+    server waits idle meanwhile.
     """
     config = bench.config.bench
     stream = make_stream(config.warm_requests + config.num_prompts, seed=0)
@@ -36,18 +38,18 @@ def measure(bench: Bench) -> Section:
     plain = Pass(speculation=False, log=False, in_flight=1, max_tokens=config.max_tokens)
     learn = dataclasses.replace(plain, speculation=True, log=True)
     overrides = forwarded_overrides(bench.config)
-    with ending_in_order(), Server(overrides, bench.run_dir / "live") as server:
-        log.info("live: plain decoding, trainer idle")
-        before = run_pass(server.url, timed, plain, _silent)
-        log.info("live: %d requests while the trainer learns", len(stream))
-        served = run_pass(server.url, stream, learn, _silent)
-        metrics = httpx.get(f"{server.url}/metrics", timeout=10.0).text
-    with (
-        ending_in_order(),
-        Server([*overrides, "trainer.enabled=false"], bench.run_dir / "live-after") as server,
-    ):
+    still = Server([*overrides, "trainer.enabled=false"], bench.run_dir / "live-plain")
+    with ending_in_order(), still:
+        log.info("live: plain decoding")
+        before = run_pass(still.url, timed, plain, _silent)
+        with Server(overrides, bench.run_dir / "live") as server:
+            log.info("live: %d requests while the trainer learns", len(stream))
+            served = run_pass(server.url, stream, learn, _silent)
+            metrics = httpx.get(f"{server.url}/metrics", timeout=10.0).text
         log.info("live: plain decoding again")
-        after = run_pass(server.url, timed, plain, _silent)
+        after = run_pass(still.url, timed, plain, _silent)
+    for name in ("live", "live-plain"):  # throw-away state; the logs stay
+        shutil.rmtree(bench.run_dir / name / "state", ignore_errors=True)
     wanted = {prompt.index for prompt in timed}
     return section([one for one in served if one.index in wanted], (before, after), metrics)
 
@@ -114,7 +116,7 @@ def speed(answers: Sequence[Answer], domain: str) -> float:
 
 
 def counter(metrics: str, name: str) -> float:
-    """The value of a counter without labels; 0 where it is absent."""
+    """The value of a metric without labels; 0 where it is absent."""
     found = re.search(rf"^{name} (\S+)$", metrics, re.MULTILINE)
     return float(found.group(1)) if found else 0.0
 
