@@ -217,8 +217,8 @@ def running_server(plant: Plant) -> Iterator[Server]:
             lambda: build_runtime(plant.resolved, model_name(config), privacy, outlets)
         )
         metrics.runtime = runtime
-        if plant.resolved.drafter.memory_scope == "global":
-            stack.enter_context(Recollection(metrics.traces, runtime.drafter))
+        scope = "" if plant.resolved.drafter.memory_scope == "global" else None
+        stack.enter_context(Recollection(metrics.traces, runtime.drafter, scope))
         watcher = _start_learning(stack, plant, metrics)
         desks.append(RegistryDesk(Registry(adapters_dir(config)), watcher, runtime.drafter))
         decode.decode(runtime.engine)

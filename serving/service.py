@@ -7,8 +7,6 @@ nothing of HTTP.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +20,7 @@ from dvi.types import DecodeRequest, Delta
 from serving.counts import ServerCounts
 from serving.intake import Intake
 from serving.mailbox import Mailbox
+from serving.state_folder import hash_name
 from serving.words import PromptTokenizer, TokenTexts
 
 FAILURES_IN_A_ROW = 3  # one bad request in a batch fails its neighbours too, but not twice
@@ -101,7 +100,7 @@ class ServedModel:
         return self._hash(api_key) if self.has_tenants else ""
 
     def _hash(self, name: str) -> str:
-        return hmac.new(self.user_key, name.encode(), hashlib.sha256).hexdigest()[:32]
+        return hash_name(self.user_key, name)
 
 
 class Health:

@@ -6,6 +6,8 @@ Owns a lock file and a key file; knows nothing of store, adapters or checkpoints
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import hmac
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +38,11 @@ def locked_state_folder(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         os.close(descriptor)
+
+
+def hash_name(key: bytes, name: str) -> str:
+    """The keyed hash that stands for a name: the same again, and nobody can guess from it."""
+    return hmac.new(key, name.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def user_key(folder: Path) -> bytes:

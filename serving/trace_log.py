@@ -32,6 +32,7 @@ class TraceLogView:
     dropped: Mapping[str, int]
     rows: int
     bytes: int
+    purges: int  # that erased something; whoever remembers answers forgets when it grows
 
 
 class TraceLog:
@@ -46,6 +47,7 @@ class TraceLog:
         self._unopened_drops = 0  # written by the decode thread only
         self._rows = 0
         self._bytes = 0
+        self._purges = 0
         self._is_reachable = True
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trace-log", daemon=True)
@@ -84,7 +86,7 @@ class TraceLog:
         counts = WriterCounts() if self._writer is None else self._writer.counts()
         dropped = dict(counts.dropped)
         dropped["store_error"] = dropped.get("store_error", 0) + self._unopened_drops
-        return TraceLogView(counts.written, dropped, self._rows, self._bytes)
+        return TraceLogView(counts.written, dropped, self._rows, self._bytes, self._purges)
 
     def newest(self, max_tokens: int) -> list[Trace]:
         """The traces stored last, oldest of them first, until their answers fill ``max_tokens``.
@@ -121,7 +123,7 @@ class TraceLog:
             self._is_reachable = False
             return
         self._is_reachable = True
-        self._rows, self._bytes = stats.rows, stats.bytes
+        self._rows, self._bytes, self._purges = stats.rows, stats.bytes, stats.purges
 
     def _open(self) -> None:
         store = open_store(self._url, self._config)

@@ -13,7 +13,16 @@ from dvi.cli.table import Command
 from dvi.config.schema import leaves
 from dvi.launch.request import LaunchRequest, quoted
 
-_WITH_VALUE = ("--cfg", "--config-dir", "--config-name", "--package", "--to")
+_WITH_VALUE = (
+    "--cfg",
+    "--config-dir",
+    "--config-name",
+    "--package",
+    "--before",
+    "--request",
+    "--user",
+    "--to",
+)
 _SHORT = {
     "-c": "--cfg",
     "-i": "--info",

@@ -1,4 +1,4 @@
-"""`dvi replay stats`.
+"""`dvi replay stats` and the way to `dvi replay purge`.
 
 Owns the words it prints; never opens a store that is not there, since opening would make it.
 """
@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 from dvi.cli.app import config_of
-from dvi.cli.args import sort_words, take_action
+from dvi.cli.args import UsageError, sort_words, take_action
 from dvi.cli.out import print_json
+from dvi.cli.purge import purge
 from dvi.cli.table import BY_NAME
 from dvi.config import DviConfig
 from dvi.config.home import replay_url
@@ -20,6 +21,7 @@ from dvi.config.secrets import mask
 from dvi.replay import ReplayStats, open_store
 
 _SQLITE = "sqlite:///"
+PURGE_FLAGS = {"--before", "--request", "--user", "--yes", "--dry-run"}
 
 
 def _is_missing(url: str) -> bool:
@@ -32,15 +34,6 @@ def _age(time_s: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
 
 
-def _stats(config: DviConfig) -> ReplayStats | None:
-    url = replay_url(config)
-    if _is_missing(url):
-        print(f"no replay store at {mask(url)} yet: `dvi serve` makes it", file=sys.stderr)
-        return None
-    with open_store(url, config.replay) as store:
-        return store.stats()
-
-
 def _print(stats: ReplayStats, config: DviConfig) -> None:
     limits = config.replay
     print(f"store     {mask(replay_url(config))}")
@@ -51,14 +44,26 @@ def _print(stats: ReplayStats, config: DviConfig) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Print counts and bounds of the store."""
+    """Print counts and bounds of the store, or erase rows of it."""
     command = BY_NAME["replay"]
     words = sort_words(arguments, command)
-    take_action(words, command)
+    action = take_action(words, command)
+    if action != "purge" and (odd := PURGE_FLAGS & words.flags.keys()):
+        raise UsageError(f"{min(odd)} belongs to `dvi replay purge`")
     config = config_of(words, command)
-    stats = _stats(config)
-    if "--json" in words.flags:
-        print_json(None if stats is None else dataclasses.asdict(stats))
-    elif stats is not None:
+    url = replay_url(config)
+    as_json = "--json" in words.flags
+    if _is_missing(url):
+        print(f"no replay store at {mask(url)} yet: `dvi serve` makes it", file=sys.stderr)
+        if as_json:
+            print_json(None)
+        return 0
+    with open_store(url, config.replay) as store:
+        if action == "purge":
+            return purge(config, store, words.flags)
+        stats = store.stats()
+    if as_json:
+        print_json(dataclasses.asdict(stats))
+    else:
         _print(stats, config)
     return 0

@@ -115,11 +115,11 @@ COMMANDS = (
     Command(
         "replay",
         "the replay store",
-        "dvi replay stats [--json] [key=value ...]",
+        "dvi replay stats | purge --before|--request|--user VALUE [--dry-run] [--yes] [--json]",
         "dvi.cli.replay",
         sections=("state_dir", "replay"),
-        actions=("stats",),
-        flags=("--json",),
+        actions=("stats", "purge"),
+        flags=("--before", "--request", "--user", "--dry-run", "--yes", "--json"),
     ),
     Command(
         "doctor",

@@ -38,15 +38,17 @@ class Arrival:
 class ServedText:
     """The newest ``max_tokens`` tokens of answers over all scopes; the oldest answer leaves first.
 
-    ``remember`` and ``forget`` from any thread: they only put in line. Everything else, and the
-    indexing itself, on the decode thread.
+    ``remember``, ``forget`` and ``clear`` from any thread: they only put in line. Everything else,
+    and the indexing itself, on the decode thread.
     """
 
     def __init__(self, orders: Sequence[int], max_tokens: int, context_len: int) -> None:
         self._orders = tuple(orders)
         self.max_tokens = max_tokens
         self._context_len = context_len
-        self._arrivals: deque[Arrival] = deque()  # append and popleft are atomic
+        self._arrivals: deque[Arrival | None] = (
+            deque()
+        )  # None: clear; append and popleft are atomic
         self._indexes: dict[str, NgramIndex] = {}
         self._documents: deque[Document] = deque()  # oldest first
         self._num_documents: Counter[str] = Counter()  # by scope
@@ -60,11 +62,19 @@ class ServedText:
         """Erase every copy of an answer from a scope, those still in line too."""
         self._arrivals.append(self._arrival(prompt_ids, output_ids, scope, is_kept=False))
 
+    def clear(self) -> None:
+        """Erase everything, what is in line too, before the next proposal. Any thread."""
+        self._arrivals.clear()
+        self._arrivals.append(None)
+
     def take_in(self, max_tokens: int | None = TAKE_IN_TOKENS) -> None:
         """Index what is in line, oldest first, until ``max_tokens`` are done; None takes all."""
         done = 0
         while self._arrivals and (max_tokens is None or done < max_tokens):
             arrival = self._arrivals.popleft()
+            if arrival is None:
+                self._erase_all()
+                continue
             done += len(arrival.ids)
             if arrival.is_kept:
                 self._add(arrival)
@@ -111,6 +121,12 @@ class ServedText:
             else:
                 kept.append(document)
         self._documents = kept
+
+    def _erase_all(self) -> None:
+        self._indexes.clear()
+        self._documents.clear()
+        self._num_documents.clear()
+        self.num_tokens = 0
 
     def _remove(self, document: Document) -> None:
         self._indexes[document.scope].remove(document.start, document.length)

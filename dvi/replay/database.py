@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from dvi.replay.dialect import Server, Storage
 from dvi.replay.rows import ReplayStoreError
-from dvi.replay.schema import SCHEMA_VERSION, metadata, schema_info, totals
+from dvi.replay.schema import SCHEMA_VERSION, metadata, purges, schema_info, totals
 from dvi.replay.sqlite import SqliteFile
 
 
@@ -106,6 +106,7 @@ def _ensure_schema(connection: Connection, url: URL) -> str:
         store_id = uuid.uuid4().hex
         connection.execute(insert(schema_info).values(version=SCHEMA_VERSION, store_id=store_id))
         connection.execute(insert(totals).values(id=1, rows=0, bytes=0, kept_rows=0, kept_bytes=0))
+        connection.execute(insert(purges).values(id=1, count=0))
         return store_id
     row = connection.execute(select(schema_info.c.version, schema_info.c.store_id)).one()
     if row.version > SCHEMA_VERSION:
@@ -113,4 +114,7 @@ def _ensure_schema(connection: Connection, url: URL) -> str:
             f"{url.render_as_string()} has schema {row.version}, this dvi knows up to "
             f"{SCHEMA_VERSION}: use the newer dvi that wrote it"
         )
+    if not inspect(connection).has_table(purges.name):  # a store from before purges were counted
+        purges.create(connection)
+        connection.execute(insert(purges).values(id=1, count=0))
     return str(row.store_id)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, and_, select, tuple_
 from dvi.replay.encoding import Content, decode
 from dvi.replay.eviction import chunks
 from dvi.replay.rows import Cursor, ReplayStats, RowKey, StoredTrace
-from dvi.replay.schema import contents, totals, traces, writers
+from dvi.replay.schema import contents, purges, totals, traces, writers
 
 _CONTENT = (
     contents.c.header,
@@ -112,4 +112,5 @@ def read_stats(connection: Connection, file_bytes: int) -> ReplayStats:
         oldest_s=min(ends, default=None),
         newest_s=max(ends, default=None),
         kept_rows=row.kept_rows,
+        purges=connection.execute(select(purges.c.count)).scalar_one(),
     )

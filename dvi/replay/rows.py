@@ -68,6 +68,7 @@ class ReplayStats:
     oldest_s: float | None  # Unix time at which the oldest row was stored
     newest_s: float | None
     kept_rows: int
+    purges: int = 0  # that erased something, ever
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,13 @@ totals = Table(  # one row, changed in the transaction that changes traces
     Column("kept_bytes", BigInteger, nullable=False),
 )
 
+purges = Table(  # one row; a server that remembers answers has to notice a purge by others
+    "purges",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("count", BigInteger, nullable=False),
+)
+
 traces = Table(
     "traces",
     metadata,

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, update
 
 from dvi.config import ReplayConfig
 from dvi.replay.database import Database, open_database
@@ -44,7 +44,7 @@ from dvi.replay.rows import (
     Selection,
     StoredTrace,
 )
-from dvi.replay.schema import traces
+from dvi.replay.schema import purges, traces
 from dvi.types import Trace
 
 # Shares of max_bytes. What is in use may exceed the rows' own bytes by the slack of pages; free
@@ -140,6 +140,8 @@ class ReplayStore:
             deleted = evict_where(connection, stored_before(self._oldest_allowed_s()))
             deleted += self._make_room(connection, 0)
             surplus = self._surplus_bytes(connection)
+        if deleted:
+            self._empty_log()  # the age bound is a promise about bytes
         self._tidy(surplus)
         return deleted
 
@@ -149,6 +151,13 @@ class ReplayStore:
             query = select(func.count()).select_from(traces).where(selected(selection))
             return int(connection.execute(query).scalar_one())
 
+    def oldest_s(self, selection: Selection) -> float | None:
+        """Unix time at which the oldest of the selected rows was stored; None without rows."""
+        with self._database.reading() as connection:
+            query = select(func.min(traces.c.stored_s)).where(selected(selection))
+            oldest: float | None = connection.execute(query).scalar_one()
+        return oldest
+
     def purge(self, selection: Selection) -> PurgeResult:
         """Erase the selected rows for good, kept ones too.
 
@@ -157,6 +166,8 @@ class ReplayStore:
         """
         with self._database.writing() as connection:
             deleted = evict_where(connection, selected(selection))
+            if deleted:
+                connection.execute(update(purges).values(count=purges.c.count + 1))
             surplus = self._surplus_bytes(connection)
         overwritten = self._empty_log()
         self._tidy(surplus)

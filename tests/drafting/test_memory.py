@@ -260,3 +260,15 @@ def test_a_memory_takes_no_adapter_and_lengths_must_fit():
     assert drafter.prepare(None).adapter_version == 0
     with pytest.raises(AdapterRefused, match="drafter=memory takes no adapter"):
         drafter.prepare(type("A", (), {"version": 3})())
+
+
+def test_a_cleared_memory_knows_nothing_that_came_before_and_learns_what_comes_after():
+    drafter = memory()
+    drafter.remember((1, 2), (3, 4, 5), "")
+    assert ask(drafter, [2, 3]) == (4, 5)
+    drafter.remember((1, 2), (6, 7, 8), "")  # still in line
+    drafter.served.clear()
+    assert ask(drafter, [2, 3]) == ask(drafter, [2, 6]) == ()
+    assert (drafter.served.num_documents, drafter.served.num_tokens) == (0, 0)
+    drafter.remember((1, 2), (9, 10, 11), "")
+    assert ask(drafter, [2, 9]) == (10, 11)

@@ -9,11 +9,12 @@ from dvi.drafting import DraftRequest
 from dvi.drafting.base import Context
 from dvi.drafting.memory import MemoryDrafter
 from dvi.drafting.none import NoDrafter
-from dvi.replay import open_store
+from dvi.replay import Selection, open_store
 from dvi.types import SamplingParams
 from serving.recollection import Recollection
 from serving.trace_log import TraceLog
 from tests.replay.fakes import make_trace
+from tests.serving.live import wait_for
 
 
 def filled_log(folder: Path, num_traces: int) -> TraceLog:
@@ -29,9 +30,10 @@ def test_stored_answers_are_remembered_at_start(tmp_path: Path) -> None:
     memory = MemoryDrafter(DrafterConfig(kind="memory"))
     with filled_log(tmp_path, 40) as log:
         traces = log.newest(10**6)
-        recollection = Recollection(log, memory)
-        with recollection:
-            recollection._thread.join(10)
+        with Recollection(log, memory, ""):
+            assert wait_for(
+                lambda: memory.served.take_in(None) or memory.served.num_documents == 40
+            )
     assert [trace.request_id for trace in traces] == [f"t{index}" for index in range(40)]
     memory.served.take_in(None)
     assert memory.served.num_documents == 40
@@ -54,7 +56,36 @@ def test_a_store_that_is_away_and_a_drafter_without_memory_cost_nothing(tmp_path
     url = f"sqlite:///{tmp_path / 'replay.sqlite'}"
     memory = MemoryDrafter(DrafterConfig(kind="memory"))
     unopened = TraceLog(url, ReplayConfig(), keep_content=False)
-    with unopened, Recollection(unopened, memory), Recollection(unopened, NoDrafter()):
+    with unopened, Recollection(unopened, memory, ""), Recollection(unopened, NoDrafter(), ""):
         pass
     memory.served.take_in(None)
     assert memory.served.num_documents == 0
+
+
+def test_a_purge_by_another_process_is_forgotten_and_what_is_left_remembered_again(
+    tmp_path: Path,
+) -> None:
+    memory = MemoryDrafter(DrafterConfig(kind="memory"))
+    url = f"sqlite:///{tmp_path / 'replay.sqlite'}"
+
+    def num_documents() -> int:
+        memory.served.take_in(None)
+        return memory.served.num_documents
+
+    with filled_log(tmp_path, 3) as log, Recollection(log, memory, ""):
+        assert wait_for(lambda: num_documents() == 3)
+        with open_store(url, ReplayConfig()) as other:
+            assert other.purge(Selection(request_id="none of these")).rows == 0
+            assert other.purge(Selection(request_id="t1")).rows == 1
+        assert wait_for(lambda: num_documents() == 2)
+
+
+def test_a_purge_empties_a_memory_that_stored_answers_cannot_refill(tmp_path: Path) -> None:
+    memory = MemoryDrafter(DrafterConfig(kind="memory"))
+    url = f"sqlite:///{tmp_path / 'replay.sqlite'}"
+    with filled_log(tmp_path, 2) as log, Recollection(log, memory, None):
+        memory.remember((1, 2), (3, 4), "ann")
+        memory.served.take_in(None)
+        with open_store(url, ReplayConfig()) as other:
+            assert other.purge(Selection(request_id="t1")).rows == 1
+        assert wait_for(lambda: memory.served.take_in(None) or memory.served.num_documents == 0)
