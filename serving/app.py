@@ -37,6 +37,12 @@ class AdapterDesk(Protocol):
     def rollback(self) -> int:
         """Go back to the version before; returns it."""
 
+    def pause_training(self) -> None:
+        """No optimizer step until training is resumed."""
+
+    def resume_training(self) -> None:
+        """Go on training."""
+
 
 def _add_health_routes(app: FastAPI, service: Service) -> None:
     @app.head("/health", include_in_schema=False)
@@ -115,6 +121,18 @@ def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], Adapter
     async def rollback() -> Response:
         enter(service)
         return JSONResponse({"current": await act(desk().rollback)})
+
+    @app.post("/admin/trainer/pause")
+    async def pause() -> Response:
+        enter(service)
+        await act(desk().pause_training)
+        return JSONResponse({"paused": True})
+
+    @app.post("/admin/trainer/resume")
+    async def resume() -> Response:
+        enter(service)
+        await act(desk().resume_training)
+        return JSONResponse({"paused": False})
 
 
 def _add_document(app: FastAPI, rules: AccessRules) -> None:

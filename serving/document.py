@@ -40,6 +40,8 @@ STATUSES = {
     "/admin/adapters": (400, 401, 403, 503),
     "/admin/adapters/promote": (400, 401, 403, 408, 413, 415, 503),
     "/admin/adapters/rollback": (400, 401, 403, 415, 503),
+    "/admin/trainer/pause": (400, 401, 403, 415, 500, 503),
+    "/admin/trainer/resume": (400, 401, 403, 415, 500, 503),
 }
 AT_THE_DOOR = (400, 401, 403)
 
@@ -121,6 +123,7 @@ def _answer_schemas() -> Json:
         "Version": _object({"version": TEXT}),
         "AdapterInService": _object({"current": WHOLE}),
         "Adapters": {"type": "object"},
+        "TrainerPause": _object({"paused": {"type": "boolean"}}),
     }
 
 
@@ -135,6 +138,8 @@ ANSWERS = {
     "/admin/adapters": "Adapters",
     "/admin/adapters/promote": "AdapterInService",
     "/admin/adapters/rollback": "AdapterInService",
+    "/admin/trainer/pause": "TrainerPause",
+    "/admin/trainer/resume": "TrainerPause",
 }
 
 

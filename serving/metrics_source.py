@@ -15,6 +15,7 @@ from serving.counts import ServerCounts
 from serving.histograms import LatencyHistograms
 from serving.prometheus import BuildInfo, MetricsSnapshot, render
 from serving.runtime import Runtime
+from serving.sentinel import Sentinel
 from serving.supervisor import Supervisor
 from serving.trace_log import TraceLog
 from serving.trainer_status import TrainerStatusReader
@@ -62,6 +63,7 @@ class MetricsSource:
     runtime: Runtime | None = None
     watcher: AdapterWatcher | None = None
     supervisor: Supervisor | None = None
+    sentinel: Sentinel | None = None
     _before_start: EngineStats = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +93,8 @@ class MetricsSource:
             current_version=0 if self.watcher is None else self.watcher.in_service,
             promoted_s=0.0 if self.watcher is None else self.watcher.promoted_s,
             tracking_rows_dropped=int(dropped_rows),
+            drift_events={} if self.sentinel is None else dict(self.sentinel.counts.events),
+            guard_rollbacks=0 if self.sentinel is None else self.sentinel.counts.num_rollbacks,
         )
 
     def text(self) -> bytes:

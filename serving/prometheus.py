@@ -21,6 +21,7 @@ from dvi.decoding import EngineStats, Outcome, Phase
 from dvi.types import AcceptanceCounts, Source
 from serving.counts import CountsView
 from serving.histograms import HistogramView
+from serving.sentinel import KINDS
 from serving.trainer_status import DECISIONS, TrainerStatus
 
 SOURCES = (Source.NEURAL, Source.MEMORY)
@@ -54,6 +55,8 @@ class MetricsSnapshot:
     current_version: int = 0  # the registry's
     promoted_s: float = 0.0  # Unix time
     tracking_rows_dropped: int = 0
+    drift_events: Mapping[str, int] = field(default_factory=dict)
+    guard_rollbacks: int = 0
 
 
 def _counter(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
@@ -142,8 +145,10 @@ def learning_counters(shot: MetricsSnapshot) -> Iterator[Metric]:
     swaps = {name: shot.engine.swaps.get(name, 0) for name in ("swapped", "refused")}
     yield _counter("dvi_adapter_swaps", "Adapter versions taken or refused.", "result", swaps)
     decisions = {name: shot.trainer.decisions[name] for name in DECISIONS}
+    decisions["rolled_back"] = max(decisions["rolled_back"], shot.guard_rollbacks)
     yield _counter("dvi_gate_decisions", "Verdicts on new versions.", "decision", decisions)
-    yield _counter("dvi_drift_events", "Drift alarms by kind.", "kind", {"data": 0, "engine": 0})
+    events = {kind: shot.drift_events.get(kind, 0) for kind in KINDS}
+    yield _counter("dvi_drift_events", "Drift alarms by kind.", "kind", events)
     dropped = {reason: shot.traces_dropped.get(reason, 0) for reason in DROP_REASONS}
     dropped["opted_out"] += shot.server.opted_out
     dropped["duplicate"] += shot.server.duplicates
@@ -167,7 +172,10 @@ def gauges(shot: MetricsSnapshot) -> Iterator[Metric]:
         ),
         "dvi_policy_lag_versions": ("Promoted version minus the one that drafts.", lag),
         "dvi_adapter_promoted_timestamp_seconds": ("Unix time of promotion.", shot.promoted_s),
-        "dvi_probe_acceptance_rate": ("Acceptance on fixed probe prompts.", 0.0),
+        "dvi_probe_acceptance_rate": (
+            "Teacher-forced acceptance on fixed probe answers.",
+            shot.trainer.probe_acceptance_rate,
+        ),
         "dvi_draft_logprob_gap": (
             "Live against recomputed draft log-probability.",
             shot.trainer.draft_logprob_gap,

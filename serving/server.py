@@ -39,11 +39,13 @@ from serving.runtime import (
     model_name,
     num_decode_threads,
 )
+from serving.sentinel import Links, Sentinel
 from serving.service import Service
 from serving.state_folder import locked_state_folder, user_key
 from serving.supervisor import Supervisor, trainer_command, trainer_environment
 from serving.trace_log import TraceLog
 from serving.tracking_loop import TrackingLoop
+from serving.trainer_control import TrainerControl
 from serving.trainer_status import TrainerStatusReader
 from serving.watcher import AdapterWatcher, RegistryDesk
 
@@ -157,6 +159,11 @@ def _start_supervisor(plant: Plant) -> Supervisor:
     return Supervisor(trainer_command(path), environment)
 
 
+def trainer_control(plant: Plant) -> TrainerControl:
+    """The file that the trainer of this state folder looks at."""
+    return TrainerControl(plant.state / "trainer" / "control.json")
+
+
 def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> AdapterWatcher:
     """Watcher, trainer and curves. The watcher loads the version in service before it returns."""
     assert metrics.runtime is not None
@@ -178,6 +185,15 @@ def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> A
         metrics.tracker, metrics.snapshot, registry.root, plant.config.tracking.interval_s
     )
     stack.enter_context(loop)
+    links = Links(
+        live=runtime.engine.parts.live,
+        registry=registry,
+        trainer=metrics.trainer.read,
+        rolled_back=watcher.wake,
+        drifted=trainer_control(plant).drifted,
+        told=loop.log_drift,
+    )
+    metrics.sentinel = stack.enter_context(Sentinel(plant.config.drift, links))
     return watcher
 
 
@@ -220,7 +236,8 @@ def running_server(plant: Plant) -> Iterator[Server]:
         scope = "" if plant.resolved.drafter.memory_scope == "global" else None
         stack.enter_context(Recollection(metrics.traces, runtime.drafter, scope))
         watcher = _start_learning(stack, plant, metrics)
-        desks.append(RegistryDesk(Registry(adapters_dir(config)), watcher, runtime.drafter))
+        registry, control = Registry(adapters_dir(config)), trainer_control(plant)
+        desks.append(RegistryDesk(registry, watcher, runtime.drafter, control))
         decode.decode(runtime.engine)
         service.open(runtime.model, runtime.engine, decode.is_alive)
         yield server

@@ -38,7 +38,7 @@ def serve_row(shot: MetricsSnapshot) -> dict[str, Value]:
         "trainer_steps": shot.trainer.steps,
         "drift/alpha_fast": stats.acceptance_fast,
         "drift/alpha_slow": stats.acceptance_slow,
-        "drift/event": 0,
+        "drift/event": sum(shot.drift_events.values()),
     }
     tokens_per_round = stats.counts.mean_accepted_length()
     if tokens_per_round is not None:
@@ -89,6 +89,16 @@ class TrackingLoop:
             return
         self._last_tokens = shot.engine.generated_tokens
         self._tracker.log("serve", serve_row(shot))
+
+    def log_drift(self, kind: str, before: float, after: float) -> None:
+        """One drift event as a row of its own; any thread."""
+        row: dict[str, Value] = {
+            "tokens": self._snapshot().engine.generated_tokens,
+            "drift/kind": kind,
+            "drift/before": before,
+            "drift/after": after,
+        }
+        self._tracker.log("serve", row)
 
     def _log_version(self, shot: MetricsSnapshot, version: int) -> None:
         is_first = self._last_version < 0

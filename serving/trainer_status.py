@@ -24,6 +24,7 @@ class TrainerStatus:
     cpu_seconds: float = 0.0
     decisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DECISIONS, 0))
     draft_logprob_gap: float = 0.0
+    probe_acceptance_rate: float = 0.0
 
 
 def _number(data: dict[str, Any], key: str) -> float:
@@ -63,4 +64,5 @@ class TrainerStatusReader:
                 name: max(last.decisions[name], int(_number(gate, name))) for name in DECISIONS
             },
             draft_logprob_gap=_number(data, "draft_logprob_gap"),
+            probe_acceptance_rate=_number(data, "probe_acceptance_rate"),
         )

@@ -17,6 +17,7 @@ from dvi.drafting import DraftWeights
 from dvi.registry import Act, Adapter, Registry, RegistryError
 from dvi.registry.history import service_stack
 from serving.engine_thread import set_thread_modes
+from serving.trainer_control import TrainerControl
 
 logger = logging.getLogger(__name__)
 
@@ -169,9 +170,16 @@ class AdapterWatcher:
 
 
 class RegistryDesk:
-    """What the admin routes and nobody else do to the registry; blocking, any thread."""
+    """What the admin routes do to registry and trainer; blocking, any thread."""
 
-    def __init__(self, registry: Registry, watcher: AdapterWatcher, drafter: Preparer) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        watcher: AdapterWatcher,
+        drafter: Preparer,
+        control: TrainerControl,
+    ) -> None:
+        self._control = control
         self._registry = registry
         self._watcher = watcher
         self._drafter = drafter
@@ -205,3 +213,11 @@ class RegistryDesk:
         current = self._registry.rollback("admin")
         self._watcher.wake()
         return current
+
+    def pause_training(self) -> None:
+        """No optimizer step until training is resumed, restarts included."""
+        self._control.pause()
+
+    def resume_training(self) -> None:
+        """Go on training."""
+        self._control.resume()

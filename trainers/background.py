@@ -10,6 +10,7 @@ import logging
 import secrets
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from dvi.registry import Registry
 from dvi.replay import ReplayStore, ReplayStoreError, open_store
 from dvi.tracking import make_tracker
 from trainers.build import Ground, build_training
+from trainers.control import CONTROL_FILE, CpuBudget, Pace, read_control
 from trainers.follow import Follower
 from trainers.process import (
     sole_trainer,
@@ -80,8 +82,16 @@ def serve_training(config: DviConfig, stop: threading.Event) -> None:
         outlets = Outlets(StatusFile(folder / STATUS_FILE), tracker, registry)
         logger.info("trainer ready at step %d", training.parts.learner.num_steps)
         watch = Watch(training, outlets)
-        Follower(training, watch, config.trainer.poll_interval_s).run(stop)
+        Follower(training, watch, config.trainer.poll_interval_s, make_pace(config)).run(stop)
         logger.info("trainer stopped at step %d", training.parts.learner.num_steps)
+
+
+def make_pace(config: DviConfig) -> Pace:
+    """The server's wishes and the cap on CPU time."""
+    path = state_dir(config) / TRAINER_DIR / CONTROL_FILE
+    share, cores = config.trainer.max_cpu_share, config.trainer.num_threads
+    budget = CpuBudget(share * cores, time.monotonic, time.process_time)
+    return Pace(lambda: read_control(path), budget.pause_s if share < 1 else float)
 
 
 def open_target(config: DviConfig) -> tuple[TargetModel, str]:

@@ -12,20 +12,31 @@ from safetensors import SafetensorError
 
 from dvi.registry import RegistryError
 from dvi.replay import ReplayStoreError
+from trainers.control import Pace
 from trainers.training import Training
 from trainers.watch import Watch
 
+MAX_REST_S = 1.0  # at once; a longer rest is several, with a word to the server between them
 MAX_NEW_ROWS = 64  # a look: bounds memory, and how long a step waits behind a full store
 OUTSIDE_ERRORS = (ReplayStoreError, RegistryError, SafetensorError, OSError)
+UNHINDERED = Pace()
 
 
 class Follower:
     """Follows arrivals until it is told to stop. One thread."""
 
-    def __init__(self, training: Training, watch: Watch, poll_interval_s: float) -> None:
+    def __init__(
+        self,
+        training: Training,
+        watch: Watch,
+        poll_interval_s: float,
+        pace: Pace = UNHINDERED,
+    ) -> None:
         self.training = training
         self.watch = watch
         self.poll_interval_s = poll_interval_s
+        self.pace = pace
+        self.num_drifts = pace.wishes().num_drifts  # those before our time are over
 
     def run(self, stop: threading.Event) -> None:
         """Turn after turn, with a pause when there was nothing to do; a last checkpoint at the end.
@@ -34,7 +45,11 @@ class Follower:
         """
         self.watch.start()
         while not stop.is_set():
-            if not self.turn():
+            rest_s = self.pace.pause_s()
+            if rest_s > 0:
+                self.watch.tell()
+                stop.wait(min(rest_s, MAX_REST_S))
+            elif not self.turn():
                 stop.wait(self.poll_interval_s)
         try:
             self.training.save()
@@ -43,8 +58,19 @@ class Follower:
         self.watch.tell(at_once=True)
 
     def turn(self) -> bool:
-        """Look for rows, gate if due, one step if paid for; False when there was nothing to do."""
+        """Look for rows, gate if due, one step if paid for; False when there was nothing to do.
+
+        While paused nothing is read and nothing changes: rows wait in the store.
+        """
         training, watch = self.training, self.watch
+        wishes = self.pace.wishes()
+        watch.is_paused = wishes.is_paused
+        if wishes.is_paused:
+            watch.tell()
+            return False
+        if wishes.num_drifts > self.num_drifts:
+            self.num_drifts = wishes.num_drifts
+            training.hurry()
         try:
             is_busy = training.take_new(MAX_NEW_ROWS) > 0
             if training.is_gate_due():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dvi.config import TrainerConfig
 from dvi.registry import ManifestFields
-from dvi.types import Trace
+from dvi.replay import StoredTrace
 from trainers.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -27,6 +27,7 @@ from trainers.checkpoint import (
 from trainers.gate import Decision, GateRule, Scores, Verdict, decide, stricter
 from trainers.intake import Intake
 from trainers.learner import Learner
+from trainers.probe import ProbeSet
 from trainers.reports import StepReport, loss_values
 from trainers.rows import Rows
 from trainers.versions import Versions
@@ -74,13 +75,23 @@ class Training:
         self.num_refused = 0
         self.drops_in_a_row = 0
         self.last_report: StepReport | None = None
+        self.hurried_traces = 0  # new traces that still pay more, since traffic has changed
+        self.probe_rate = 0.0  # agreement of the version in service on the probe set
+        self.probe = ProbeSet(parts.rows.store)
 
     def take_new(self, max_rows: int) -> int:
         """Admit new rows and take their pay; returns how many were read, 0 at the store's end."""
         new = self.parts.rows.take_new(max_rows)
-        self.debt_steps += new.num_admitted * self.config.steps_per_trace
+        hurried = min(new.num_admitted, self.hurried_traces)
+        self.hurried_traces -= hurried
+        paying = new.num_admitted + hurried * (self.config.drift_steps_factor - 1)
+        self.debt_steps += paying * self.config.steps_per_trace
         self.parts.rows.mark_kept()
         return new.num_read
+
+    def hurry(self) -> None:
+        """Traffic has changed: the next traces pay more steps, on the newest rows alone."""
+        self.hurried_traces = self.config.drift_traces
 
     def has_work(self) -> bool:
         """Whether a step is paid for and there is something to learn from."""
@@ -93,7 +104,8 @@ class Training:
         """
         learner, config = self.parts.learner, self.config
         draw_index = learner.num_steps + learner.num_dropped
-        traces = self.parts.rows.draw(config.batch_size, config.newest_share, draw_index)
+        newest_share = 1.0 if self.hurried_traces else config.newest_share
+        traces = self.parts.rows.draw(config.batch_size, newest_share, draw_index)
         if not traces:
             return None
         report = learner.train_step(traces, self.parts.versions.newest)
@@ -121,7 +133,7 @@ class Training:
         if len(rows) < self.config.min_holdout_traces:
             return None
         self.choose_rows()
-        verdict, fault = self._judge([row.trace for row in rows])
+        verdict, fault = self._judge(rows)
         if verdict.is_served_worthless:
             self.parts.versions.take_out(
                 f"gate: version {verdict.served_version} is worse than the untrained draft"
@@ -206,13 +218,20 @@ class Training:
         self.parts.versions.root_version = checkpoint.root_version
         self.parts.versions.lineage = list(checkpoint.lineage)
 
-    def _judge(self, traces: Sequence[Trace]) -> tuple[Verdict, str]:
-        """Candidate, version in service and version 0 on the same traces; the second's fault."""
-        learner = self.parts.learner
+    def _judge(self, rows: Sequence[StoredTrace]) -> tuple[Verdict, str]:
+        """Candidate, version in service and version 0 on the same traces; the second's fault.
+
+        The version in service is scored on the probe set too.
+        """
+        learner, traces = self.parts.learner, [row.trace for row in rows]
         served_version, adapter, fault = self.parts.versions.served()
         candidate = learner.score(traces, self.parts.versions.newest + 1)
         with learner.draft.showing(adapter):
             served = learner.score(traces, served_version)
+            self.probe_rate = self.probe.measure(
+                [row.key for row in rows],
+                lambda fixed: learner.score(fixed, served_version).agreement,
+            )
         untrained = served
         if served_version:
             with learner.draft.showing(None):

@@ -45,6 +45,7 @@ class Watch:
         self.written_s = -math.inf
         self.logprob_gap = 0.0
         self.num_rolled_back = 0
+        self.is_paused = False
         self.faults: set[str] = set()  # said once until things work again
 
     def stepped(self, report: StepReport) -> None:
@@ -75,6 +76,7 @@ class Watch:
             logger.warning("version in service not usable here: %s", publication.served_fault)
         if publication.version is not None:
             row = {"version": publication.version, **verdict.metrics()}
+            row["probe_acceptance_rate"] = self.training.probe_rate
             self.outlets.tracker.log("adapter", {f"adapter/{k}": v for k, v in row.items()})
             if verdict.metrics()["gate_promoted"]:
                 folder = self.outlets.registry.root / f"v{publication.version:06d}"
@@ -140,6 +142,8 @@ class Watch:
             "debt_steps": training.debt_steps,
             "version": training.parts.versions.newest,
             "draft_logprob_gap": self.logprob_gap,
+            "probe_acceptance_rate": training.probe_rate,
+            "paused": self.is_paused,
             **{name: value for name, value in losses.items() if math.isfinite(value)},
             "gate": {
                 "promoted": counters.promoted,

@@ -89,6 +89,11 @@ class TrainerConfig:
         0.8, "that a candidate is better, to promote it; 0 promotes all", low=0, high=0.9999
     )
     poll_interval_s: float = option(0.5, "pause between looks at an idle store", low=0.01)
+    drift_traces: int = option(24, "new traces after drift that are learned from faster", low=0)
+    drift_steps_factor: float = option(2.0, "on steps_per_trace for these traces", low=1)
+    max_cpu_share: float = option(
+        1.0, "CPU time of the trainer over that of its threads; 1 is no cap", low=0.001, high=1
+    )
     num_threads: int = option(1, "CPU threads of the trainer", low=1)
 
 
@@ -103,7 +108,15 @@ class RegistryConfig:
 
 @dataclass
 class DriftConfig:
-    """Moving averages of live acceptance."""
+    """What is watched in live acceptance, and when it counts as a change."""
 
     fast_tokens: float = option(500.0, "judged tokens in the fast window", low=1)
     slow_tokens: float = option(10_000.0, "judged tokens in the slow window", low=1)
+    min_requests: int = option(15, "requests of a domain before a fall can be drift", low=2)
+    tolerance: float = option(0.05, "fall of acceptance that is not drift", low=0, high=1)
+    threshold: float = option(2.0, "sum of falls beyond tolerance that is drift", low=0.1)
+    guard_confidence: float = option(
+        0.999, "that a version accepts less, to roll it back; 0 never does", low=0, high=0.999999
+    )
+    guard_min_proposals: int = option(24, "first proposals of a version before that", low=1)
+    guard_min_drop: float = option(0.05, "smallest fall that is rolled back", low=0, high=1)

@@ -38,7 +38,7 @@ from dvi.decoding.stats import EngineStats, Ledger, Outcome
 from dvi.decoding.text import DecoderFactory
 from dvi.decoding.verify import Verifier
 from dvi.drafting import Drafter
-from dvi.drift import AcceptanceDrift
+from dvi.drift import AcceptanceDrift, LiveAcceptance
 from dvi.modeling.target import TargetModel
 from dvi.types import DecodeRequest, Verification
 
@@ -64,6 +64,7 @@ class EngineParts:
     system_fingerprint: str = ""
     observer: EngineObserver = field(default_factory=SilentObserver)
     drift: AcceptanceDrift = field(default_factory=lambda: AcceptanceDrift(DriftConfig()))
+    live: LiveAcceptance = field(default_factory=LiveAcceptance)
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -81,7 +82,7 @@ class Engine:
         cache = parts.target.new_cache(
             parts.target.spec.num_layers, limits.num_rows, limits.row_len
         )
-        ledger = Ledger(limits, parts.drift, parts.clock)
+        ledger = Ledger(limits, parts.drift, parts.live, parts.clock)
         self.parts = parts
         self.slot = parts.slot
         self.controller = parts.controller

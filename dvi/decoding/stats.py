@@ -14,7 +14,7 @@ from enum import StrEnum
 from dvi.decoding.limits import EngineLimits
 from dvi.decoding.session import Session
 from dvi.decoding.verdict import Commit
-from dvi.drift import AcceptanceDrift
+from dvi.drift import AcceptanceDrift, LiveAcceptance
 from dvi.metrics import PositionCounts
 from dvi.types import AcceptanceCounts
 
@@ -79,11 +79,16 @@ class Ledger:
     """
 
     def __init__(
-        self, limits: EngineLimits, drift: AcceptanceDrift, clock: Callable[[], float]
+        self,
+        limits: EngineLimits,
+        drift: AcceptanceDrift,
+        live: LiveAcceptance,
+        clock: Callable[[], float],
     ) -> None:
         self._lock = threading.Lock()
         self._clock = clock
         self._drift = drift
+        self._live = live
         self._num_positions = limits.num_rows * limits.max_context_len
         self._lap_s = clock()
         self._last_step_s = self._lap_s
@@ -128,6 +133,7 @@ class Ledger:
             self._num_held = sum(lengths)
             for commit in commits:
                 self._book_round(commit)
+        self._book_first_positions(commits, sessions)
 
     def book_draft_len(self, draft_len: int) -> None:
         """Longest proposal of a step with rounds."""
@@ -182,6 +188,18 @@ class Ledger:
                 drafter_faults=self._drafter_faults,
                 last_step_s=self._last_step_s,
             )
+
+    def _book_first_positions(self, commits: Sequence[Commit], sessions: Sequence[Session]) -> None:
+        domains = {
+            (one.request.request_id, one.request.sampling.choice_index): one.request.domain
+            for one in sessions
+        }
+        self._live.keep_only(domains.keys())
+        for commit in commits:
+            key = (commit.delta.request_id, commit.delta.choice_index)
+            self._live.round_done(key, domains[key], commit.round)
+            if commit.delta.finish_reason is not None:
+                self._live.request_done(key, domains[key])
 
     def _book_round(self, commit: Commit) -> None:
         round_ = commit.round

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,22 @@ def test_counters_are_the_sums_of_what_was_delivered():
     assert all(seconds > 0 for seconds in stats.phase_s.values())
     assert stats.draft_len <= 5
     assert stats.acceptance_fast > 0
+
+
+def test_first_positions_are_those_of_the_per_position_counters_by_version_and_domain():
+    rig = make_rig(TARGET, "block", draft_len=3)
+    requests = [
+        replace(make_request(f"r{n}", random_prompt(n, 4, 64), max_tokens=8), domain="ab"[n % 2])
+        for n in range(6)
+    ]
+    decode_batch(rig.engine, requests)
+    live, stats = rig.engine.parts.live, rig.engine.stats()
+    (by_domain,) = live.by_version().values()
+    assert sum(counts.tried for counts in by_domain.values()) == stats.proposed_per_position[0] > 0
+    assert sum(counts.accepted for counts in by_domain.values()) == stats.accepted_per_position[0]
+    ended = live.take_ended()
+    assert sorted(one.domain for one in ended) == list("aaabbb")
+    assert sum(one.counts.tried for one in ended) == stats.proposed_per_position[0]
 
 
 def test_an_answer_is_counted_before_it_is_delivered():

@@ -166,6 +166,7 @@ class FakeDesk:
 
     def __init__(self) -> None:
         self.current = 1
+        self.paused = False
 
     def overview(self) -> dict[str, Any]:
         return {"current": self.current, "live": self.current, "versions": [{"version": 1}]}
@@ -179,6 +180,12 @@ class FakeDesk:
     def rollback(self) -> int:
         self.current = 0
         return 0
+
+    def pause_training(self) -> None:
+        self.paused = True
+
+    def resume_training(self) -> None:
+        self.paused = False
 
 
 @dataclass

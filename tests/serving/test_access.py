@@ -59,7 +59,11 @@ def test_every_key_opens(keyed: FakeServer) -> None:
 
 
 def test_admin_routes_want_the_admin_key(keyed: FakeServer) -> None:
-    for method, path in (("GET", "/admin/adapters"), ("POST", "/admin/adapters/rollback")):
+    for method, path in (
+        ("GET", "/admin/adapters"),
+        ("POST", "/admin/adapters/rollback"),
+        ("POST", "/admin/trainer/pause"),
+    ):
         assert keyed.http.request(method, path).status_code == 401
         answer = keyed.http.request(method, path, headers=bearer("alpha"))
         assert answer.status_code == 403

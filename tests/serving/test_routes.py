@@ -145,3 +145,9 @@ def test_admin_routes_act_on_the_registry(server: FakeServer) -> None:
         refused = server.http.post("/admin/adapters/promote", json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
     assert server.http.post("/admin/adapters/rollback").json() == {"current": 0}
+
+
+def test_training_is_paused_and_resumed_by_admin_routes(server: FakeServer) -> None:
+    assert server.http.post("/admin/trainer/pause").json() == {"paused": True}
+    assert server.http.post("/admin/trainer/resume").json() == {"paused": False}
+    assert server.http.get("/admin/trainer/pause").status_code == 405

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from dvi.decoding import AdapterSlot
 from dvi.drafting import AdapterRefused, DraftWeights
 from dvi.registry import Adapter, DraftShape, ManifestFields, Registry
+from serving.trainer_control import TrainerControl
 from serving.watcher import AdapterWatcher, RegistryDesk
 
 
@@ -157,7 +158,8 @@ def test_a_rollback_is_followed_down_to_the_untrained_draft(scene: Scene) -> Non
 
 def test_the_thread_swaps_and_wakes_at_once(scene: Scene) -> None:
     scene.watcher = AdapterWatcher(scene.registry, scene.drafter, scene.slot, 30.0)
-    desk = RegistryDesk(scene.registry, scene.watcher, scene.drafter)
+    control = TrainerControl(scene.registry.root / "control.json")
+    desk = RegistryDesk(scene.registry, scene.watcher, scene.drafter, control)
     publish(scene.registry, promote=False)
     with scene.watcher:
         assert desk.promote(1) == 1
