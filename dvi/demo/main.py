@@ -98,13 +98,8 @@ def _all_passes(run: _Run, url: str) -> Passes:
 
 
 def _server_overrides(config: DviConfig) -> list[str]:
-    """Fixed K and no controller, so that alpha is that of the draft alone.
-
-    Without shared prefixes the speed-up is that of speculation, and a plain answer is checked
-    against one that was computed from its whole prompt.
-    """
+    """Fixed K and no controller, so that alpha is that of the draft alone."""
     fixed = ["decoding.adaptive=false", f"decoding.deterministic={config.demo.deterministic}"]
-    fixed.append("decoding.prefix_scope='off'")
     return [*forwarded_overrides(config), *fixed]
 
 
