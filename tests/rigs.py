@@ -20,6 +20,7 @@ import transformers
 from torch import Tensor
 
 from dvi.modeling.layer import LayerWeights
+from dvi.modeling.linear import Quantization
 from dvi.modeling.spec import ModelSpec, plain_inv_freq
 from dvi.modeling.target import TargetModel, TargetWeights, make_target
 
@@ -44,6 +45,7 @@ def build_target(
     qkv_bias: bool = False,
     tie_embeddings: bool = False,
     deterministic: bool = False,
+    quantization: Quantization = Quantization.NONE,
 ) -> TargetModel:
     """A random target straight from tensors; the same seed gives the same weights in any dtype."""
     assert kind in KINDS
@@ -65,7 +67,9 @@ def build_target(
         tie_embeddings=tie_embeddings,
     )
     weights = random_weights(spec, seed, dtype, exit_layer, DEEP_SCALE[kind])
-    return make_target(weights, spec, exit_layer, deterministic=deterministic)
+    return make_target(
+        weights, spec, exit_layer, deterministic=deterministic, quantization=quantization
+    )
 
 
 def random_weights(

@@ -108,7 +108,10 @@ def open_target(config: DviConfig) -> tuple[TargetModel, str]:
         max_context_len=config.serving.max_context_len,
         block_layer=drafter.block_layer,
     )
-    return target, base_fingerprint(path, drafter.exit_layer, block_layer)
+    base = base_fingerprint(
+        path, drafter.exit_layer, block_layer, quantization=config.model.quantization
+    )
+    return target, base
 
 
 def wait_for_store(config: DviConfig, stop: threading.Event) -> ReplayStore | None:

@@ -20,7 +20,17 @@ class ModelConfig:
     device: str = option(
         "auto", "auto takes a GPU if there is one", choices=("auto", "cpu", "cuda")
     )
-    quantization: str = option("none", "weight-only quantization", choices=("none",))
+    quantization: str = option(
+        "none",
+        "int8: 8-bit weights, answers are those of the 8-bit target (CPU only)",
+        choices=("none", "int8"),
+    )
+    packed_weights: str = option(
+        "auto",
+        "hold float matrices a second time, packed for passes of several positions; auto: if memory"
+        " allows",
+        choices=("auto", "always", "never"),
+    )
     num_threads: int = option(0, "CPU threads of the decode loop; 0 takes all cores", low=0)
 
 

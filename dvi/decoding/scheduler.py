@@ -95,7 +95,8 @@ class Scheduler:
         self._num_ended = self._end_those_that_cannot_go_on()
         sessions = self.sessions()
         reading = self._take_prefixes([one for one in sessions if one.num_prefill])
-        rounds = [session for session in sessions if not session.num_prefill]
+        # By row: neighbours of equal width share one attention call.
+        rounds = sorted((one for one in sessions if not one.num_prefill), key=lambda one: one.row)
         limits = self._limits
         budget = limits.shared_prefill_chunk_len if rounds else limits.prefill_chunk_len
         self._batch = Batch(rounds, share_prefill(reading, budget))

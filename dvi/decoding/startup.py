@@ -94,7 +94,7 @@ def engine_on(
     ``costs`` None: measured or remembered, as the config says.
     """
     target, tokenizer = loaded.target, loaded.tokenizer
-    base = draft_fingerprint(loaded.path, config.drafter)
+    base = draft_fingerprint(loaded.path, config.drafter, config.model.quantization)
     # An answer depends on the target alone: its hash must not move with the draft's k and source.
     verification = Verification(config.decoding.verification)
     answers = system_fingerprint(
@@ -161,10 +161,10 @@ def load_checked_target(path: Path, config: DviConfig) -> TargetModel:
     return target
 
 
-def draft_fingerprint(path: Path, config: DrafterConfig) -> str:
+def draft_fingerprint(path: Path, config: DrafterConfig, quantization: str) -> str:
     """Hash of the base that adapters of this drafter config are trained for."""
     source = config.exit_layer if config.block_layer is None else config.block_layer
-    return base_fingerprint(path, config.exit_layer, source)
+    return base_fingerprint(path, config.exit_layer, source, quantization=quantization)
 
 
 def require_determinism(

@@ -24,9 +24,14 @@ BASE_FILES = ("config.json", "model.safetensors.index.json", "tokenizer.json")
 
 
 def base_fingerprint(
-    path: Path, exit_layer: int, block_layer: int, memory: Path | None = None
+    path: Path,
+    exit_layer: int,
+    block_layer: int,
+    memory: Path | None = None,
+    *,
+    quantization: str = "none",
 ) -> str:
-    """Hex hash of weights, config, tokenizer, k and block source: what a draft depends on.
+    """Hex hash of weights, config, tokenizer, k, block source, 8 bits: what a draft depends on.
 
     ``memory`` is the JSON file of remembered hashes (default in DVI_HOME); it is optional and
     exchanged atomically, and where it cannot be written the files are read again next time.
@@ -34,6 +39,8 @@ def base_fingerprint(
     memory = memory or dvi_home() / "cache" / "file_hashes.json"
     known = _remembered(memory)
     digest = hashlib.sha256(f"exit={exit_layer} block={block_layer}".encode())
+    if quantization != "none":
+        digest.update(quantization.encode())
     files = [path / name for name in BASE_FILES] + sorted(path.glob("*.safetensors"))
     fresh: dict[str, str] = {}
     for file in files:

@@ -1,21 +1,21 @@
 """One decoder layer, shared by the target's stacks and the draft's block.
 
 Owns the arithmetic of a layer; does not know which stack it belongs to or who reads its output.
-Letters: N flattened positions, H hidden width, D head width, W width of a segment, S its keys,
-G query heads a key-value head.
+Letters: N flattened positions, H hidden width, D head width, R rows of a span, W its width, G query
+heads a key-value head.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dvi.modeling.cache import KvCache
-from dvi.modeling.linear import Linear, Packing
-from dvi.modeling.plan import Plan
+from dvi.modeling.linear import Matrix, Packing, make_matrix
+from dvi.modeling.plan import Plan, Span
 from dvi.modeling.spec import ModelSpec
 
 
@@ -42,44 +42,75 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer ready to run; ``weights`` are views into the fused tensors."""
+    """A layer ready to run; ``plain_weights`` gives its tensors back."""
 
-    weights: LayerWeights
     spec: ModelSpec
-    qkv: Linear
-    o: Linear
-    gate_up: Linear
-    down: Linear
+    input_norm: Tensor  # [H]
+    qkv: Matrix
     qk_norm: Tensor | None  # [num_heads + num_kv_heads, D]
+    o: Matrix
+    post_norm: Tensor  # [H]
+    gate_up: Matrix
+    down: Matrix
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """In the order of use."""
+        return self.qkv, self.o, self.gate_up, self.down
 
 
 def make_layer(weights: LayerWeights, spec: ModelSpec, packing: Packing) -> Layer:
-    """Fuse q, k, v and gate, up; pack. Fused tensors are new; the other ones are shared."""
+    """Fuse q, k, v and gate, up; pack or quantize. Floats are new tensors where fused only."""
     qkv = torch.cat((weights.q, weights.k, weights.v))
-    gate_up = torch.cat((weights.gate, weights.up))
-    q, k, v = torch.split(qkv, [len(weights.q), len(weights.k), len(weights.v)])
-    gate, up = gate_up.chunk(2)
     return Layer(
-        weights=replace(weights, q=q, k=k, v=v, gate=gate, up=up),
         spec=spec,
-        qkv=Linear(qkv, _join_biases(weights), packing),
-        o=Linear(weights.o, weights.o_bias, packing),
-        gate_up=Linear(gate_up, None, packing),
-        down=Linear(weights.down, None, packing),
+        input_norm=weights.input_norm,
+        qkv=make_matrix(qkv, _join_biases(weights), packing),
         qk_norm=_join_norms(weights, spec),
+        o=make_matrix(weights.o, weights.o_bias, packing),
+        post_norm=weights.post_norm,
+        gate_up=make_matrix(torch.cat((weights.gate, weights.up)), None, packing),
+        down=make_matrix(weights.down, None, packing),
+    )
+
+
+def plain_weights(layer: Layer) -> LayerWeights:
+    """The layer's matrices as its products see them: views where they are kept, else new."""
+    spec = layer.spec
+    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    sizes = [queries, keys, keys]
+    q, k, v = torch.split(layer.qkv.plain(), sizes)
+    gate, up = layer.gate_up.plain().chunk(2)
+    biases = (None,) * 3 if layer.qkv.bias is None else torch.split(layer.qkv.bias, sizes)
+    norms = layer.qk_norm
+    return LayerWeights(
+        input_norm=layer.input_norm,
+        q=q,
+        k=k,
+        v=v,
+        o=layer.o.plain(),
+        post_norm=layer.post_norm,
+        gate=gate,
+        up=up,
+        down=layer.down.plain(),
+        q_bias=biases[0],
+        k_bias=biases[1],
+        v_bias=biases[2],
+        o_bias=layer.o.bias,
+        q_norm=None if norms is None else norms[0],
+        k_norm=None if norms is None else norms[spec.num_heads],
     )
 
 
 def run_layer(layer: Layer, hidden: Tensor, plan: Plan, cache: KvCache, cache_layer: int) -> Tensor:
     """[N, H] -> [N, H]; stores keys and values of the pass in ``cache`` at ``cache_layer``."""
-    eps = layer.spec.norm_eps
     qkv = _project(layer, hidden, plan)  # [N, qkv_heads, D]
     _store(layer, qkv, plan, cache, cache_layer)
     mixed = _attend(layer, qkv, plan, cache, cache_layer)  # [N, num_heads * D]
-    hidden = hidden + layer.o(mixed)
-    normed = F.rms_norm(hidden, hidden.shape[-1:], layer.weights.post_norm, eps)
+    hidden = layer.o(mixed).add_(hidden)
+    normed = F.rms_norm(hidden, hidden.shape[-1:], layer.post_norm, layer.spec.norm_eps)
     gate, up = layer.gate_up(normed).chunk(2, -1)
-    return hidden + layer.down(F.silu(gate).mul_(up))
+    return layer.down(F.silu(gate).mul_(up)).add_(hidden)
 
 
 def write_kv(layer: Layer, hidden: Tensor, plan: Plan, cache: KvCache, cache_layer: int) -> None:
@@ -93,7 +124,7 @@ def write_kv(layer: Layer, hidden: Tensor, plan: Plan, cache: KvCache, cache_lay
 def _project(layer: Layer, hidden: Tensor, plan: Plan) -> Tensor:
     """Norm, fused projection, q and k norms, rotation: [N, qkv_heads, D]."""
     spec = layer.spec
-    normed = F.rms_norm(hidden, hidden.shape[-1:], layer.weights.input_norm, spec.norm_eps)
+    normed = F.rms_norm(hidden, hidden.shape[-1:], layer.input_norm, spec.norm_eps)
     qkv = layer.qkv(normed).view(-1, spec.qkv_heads, spec.head_dim)
     if layer.qk_norm is not None:
         rotated = qkv[:, : layer.qk_norm.shape[0]]
@@ -108,28 +139,32 @@ def _store(layer: Layer, qkv: Tensor, plan: Plan, cache: KvCache, cache_layer: i
 
 
 def _attend(layer: Layer, qkv: Tensor, plan: Plan, cache: KvCache, cache_layer: int) -> Tensor:
-    """Attention segment by segment; the G query heads of a key head become G * W query rows."""
-    spec = layer.spec
-    groups = (spec.num_kv_heads, spec.group_size)
+    """[N, num_heads * D]: attention span by span, the rows of a span in one call."""
     keys, values = cache.keys[cache_layer], cache.values[cache_layer]
-    parts: list[Tensor] = []
-    for span in plan.spans:
-        query = qkv[span.first : span.first + span.width, : spec.num_heads]
-        query = query.reshape(span.width, *groups, -1).permute(1, 2, 0, 3)  # [kv_heads, G, W, D]
-        query = query.reshape(1, spec.num_kv_heads, -1, spec.head_dim)
-        if span.num_padding:
-            query = F.pad(query, (0, 0, 0, span.num_padding))
-        out = F.scaled_dot_product_attention(
-            query,
-            keys[span.row : span.row + 1, :, : span.num_keys],
-            values[span.row : span.row + 1, :, : span.num_keys],
-            attn_mask=span.mask,
-        )
-        if span.num_padding:
-            out = out[:, :, : -span.num_padding]
-        out = out.reshape(*groups, span.width, spec.head_dim).permute(2, 0, 1, 3)
-        parts.append(out.reshape(span.width, -1))
+    parts = [_attend_span(layer.spec, qkv, span, keys, values) for span in plan.spans]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend_span(spec: ModelSpec, qkv: Tensor, span: Span, keys: Tensor, values: Tensor) -> Tensor:
+    """[R * W, num_heads * D]; the G query heads of a key head become G * W query rows."""
+    num_rows, width = span.num_rows, span.width
+    sizes = (num_rows, width, spec.num_kv_heads, spec.group_size, spec.head_dim)
+    query = qkv[span.first : span.first + num_rows * width, : spec.num_heads].reshape(sizes)
+    query = query.permute(0, 2, 3, 1, 4)  # [R, kv_heads, G, W, D]
+    query = query.reshape(num_rows, spec.num_kv_heads, -1, spec.head_dim)
+    if span.num_padding:
+        query = F.pad(query, (0, 0, 0, span.num_padding))
+    rows = slice(span.row, span.row + num_rows)
+    out = F.scaled_dot_product_attention(
+        query,
+        keys[rows, :, : span.num_keys],
+        values[rows, :, : span.num_keys],
+        attn_mask=span.mask,
+    )
+    if span.num_padding:
+        out = out[:, :, : -span.num_padding]
+    out = out.reshape(num_rows, spec.num_kv_heads, spec.group_size, width, spec.head_dim)
+    return out.permute(0, 3, 1, 2, 4).reshape(num_rows * width, -1)
 
 
 def _join_biases(weights: LayerWeights) -> Tensor | None:

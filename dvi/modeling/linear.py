@@ -1,4 +1,4 @@
-"""One matrix product, plain or packed for oneDNN.
+"""One matrix product: plain, packed for oneDNN, or in 8 bits.
 
 Owns the choice of kernel by row count; does not know which projection it is.
 Letters: n rows, I inputs, O outputs.
@@ -6,12 +6,17 @@ Letters: n rows, I inputs, O outputs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from dvi.modeling.int8 import Int8Linear, has_exact_products
+from dvi.modeling.spec import ModelRefused
 
 PLAIN_MAX_ROWS = 3  # F.linear is faster up to here, packed beyond (measured, fp32, AVX-512)
 PACKED_MIN_ROWS = 2  # a packed product of one row takes another kernel with other bits
@@ -24,16 +29,61 @@ class Packing(StrEnum):
     PLAIN = "plain"  # F.linear always
     FAST = "fast"  # F.linear for few rows, packed beyond
     CANONICAL = "canonical"  # packed always, at least two rows: bits do not depend on n
+    INT8 = "int8"  # 8-bit weights, exact integer products: bits do not depend on n
+
+
+class Quantization(StrEnum):
+    """How the target's matrices are kept; the words of ``model.quantization``."""
+
+    NONE = "none"
+    INT8 = "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The packings of one model."""
+
+    target: Packing  # its layers and head
+    others: Packing  # a draft's matrices beside it
+    deterministic: bool
+
+
+class Matrix(Protocol):
+    """x W^T + b, ready to run."""
+
+    bias: Tensor | None  # [O]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that one product reads of the weight."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, I] -> [n, O], new storage."""
+
+    def plain(self) -> Tensor:
+        """W [O, I] as the product sees it; may be the storage in use: read only."""
+
+
+def make_matrix(weight: Tensor, bias: Tensor | None, packing: Packing) -> Matrix:
+    """The product of ``weight`` [O, I] by the kernels of ``packing``."""
+    if packing is Packing.INT8:
+        return Int8Linear(weight, bias)
+    return Linear(weight, bias, packing)
 
 
 class Linear:
-    """x W^T + b. ``weight`` stays readable; products of several rows may use a packed copy."""
+    """Floats. ``weight`` stays readable; products of several rows may use a packed copy."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, packing: Packing) -> None:
         self.weight = weight  # [O, I]
         self.bias = bias  # [O]
         self.packed = None if packing is Packing.PLAIN else _pack(weight)
         self.plain_max_rows = PLAIN_MAX_ROWS if packing is Packing.FAST else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """See Matrix; a packed copy has the same size."""
+        return self.weight.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, I] -> [n, O]."""
@@ -44,9 +94,39 @@ class Linear:
             return self._packed(x.expand(PACKED_MIN_ROWS, -1).contiguous())[:num_rows]
         return self._packed(x)
 
+    def plain(self) -> Tensor:
+        """The weight itself."""
+        return self.weight
+
     def _packed(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
+
+
+def choose_kernels(
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    quantization: Quantization,
+    deterministic: bool,
+    packed_copy: bool = True,
+) -> Kernels:
+    """The packings a model takes here; without ``packed_copy`` the fast mode stays plain.
+
+    Raises ModelRefused for 8 bits where the product of bytes is not exact.
+    """
+    floats = choose_packing(dtype, device, deterministic=deterministic)
+    if floats is Packing.FAST and not packed_copy:
+        floats = Packing.PLAIN
+    if quantization is Quantization.NONE:
+        return Kernels(floats, floats, deterministic)
+    if device.type != "cpu":
+        raise ModelRefused("model.quantization=int8 runs on a CPU; use none or model.device=cpu")
+    if not has_exact_products():
+        raise ModelRefused(
+            "model.quantization=int8: the byte products of this processor are not exact; use none"
+        )
+    return Kernels(Packing.INT8, floats, deterministic)
 
 
 def choose_packing(dtype: torch.dtype, device: torch.device, *, deterministic: bool) -> Packing:

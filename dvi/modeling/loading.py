@@ -12,9 +12,10 @@ import torch
 
 from dvi.config import ModelConfig
 from dvi.modeling.hf import read_spec, read_weights
-from dvi.modeling.spec import ModelRefused
-from dvi.modeling.target import TargetModel, make_target
+from dvi.modeling.linear import Quantization
+from dvi.modeling.target import TargetModel, TargetWeights, make_target
 
+RESERVE_BYTES = 2**30  # for the cache of keys and values, the draft, the trainer beside it
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -33,15 +34,45 @@ def load_target(
     "shallow" reads what a trainer needs: embedding, layers [0, k), the layer that the draft block
     copies (``block_layer``, default k), final norm and head. ``deep`` of such a model fails.
     """
-    if config.quantization != "none":
-        raise ModelRefused(f"model.quantization={config.quantization} must be none")
     spec = read_spec(path, max_context_len)
     source = exit_layer if block_layer is None else block_layer
     _check_layers(exit_layer, source, spec.num_layers)
     wanted = range(spec.num_layers) if layers == "all" else {*range(exit_layer), source}
     device = _choose_device(config.device)
     weights = read_weights(path, spec, wanted, DTYPES[config.dtype], device)
-    return make_target(weights, spec, exit_layer, deterministic=deterministic)
+    return make_target(
+        weights,
+        spec,
+        exit_layer,
+        deterministic=deterministic,
+        quantization=Quantization(config.quantization),
+        packed_copy=wants_packed_copy(config.packed_weights, weights, available_bytes()),
+    )
+
+
+def wants_packed_copy(choice: str, weights: TargetWeights, available: int | None) -> bool:
+    """Whether the fast mode holds its matrices twice: plain for few rows, packed for more.
+
+    "auto" does where the copy leaves RESERVE_BYTES of what is available now (None: unknown).
+    """
+    if choice != "auto" or available is None:
+        return choice != "never"
+    copy_bytes = weights.head.nbytes + sum(
+        matrix.nbytes
+        for layer in weights.layers.values()
+        for matrix in (layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down)
+    )
+    return copy_bytes + RESERVE_BYTES <= available
+
+
+def available_bytes() -> int | None:
+    """Memory that the system can give without swapping; None where it does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    sizes = {name: rest.split()[0] for name, _, rest in (line.partition(":") for line in lines)}
+    return int(sizes["MemAvailable"]) * 1024 if "MemAvailable" in sizes else None
 
 
 def _check_layers(exit_layer: int, block_layer: int, num_layers: int) -> None:

@@ -1,8 +1,8 @@
 """One forward pass, planned: which ids at which positions of which rows.
 
 Owns every index tensor and mask of a pass, made once; does not know weights or layers.
-Letters: N flattened positions, W width of a segment, S keys that a segment sees, G query heads a
-key-value head, Q query rows of a key-value head, D head width.
+Letters: N flattened positions, R rows of a span, W width of a segment, S keys that a span reads, G
+query heads a key-value head, Q query rows of a key-value head, D head width.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dvi.modeling.cache import TILE, KvCache
 from dvi.modeling.rope import RopeTable
 from dvi.modeling.spec import ModelSpec
 
+SHARED_KEYS = 2  # longest over shortest row of one attention call; masked keys are read in vain
 MIN_QUERIES = 5  # fewest query rows whose attention bits do not depend on their number
 
 
@@ -32,14 +33,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where one segment lies in the flattened pass."""
+    """Segments of equal width in consecutive rows: one attention call."""
 
-    first: int  # its first flattened position
-    width: int  # W
-    row: int
+    first: int  # the first flattened position
+    width: int  # W, of each segment
+    row: int  # of the first segment
+    num_rows: int  # R
     num_keys: int  # S
     num_padding: int  # query rows beyond G * W whose output is dropped
-    mask: Tensor | None  # [Q, S], 0 or -inf, Q = G * W + num_padding; None where all is seen
+    mask: Tensor | None  # [R, 1, Q, S], 0 or -inf, Q = G * W + padding; None where all is seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +79,17 @@ def make_plan(
     """
     assert segments
     assert len({s.row for s in segments}) == len(segments)
-    dtype, device = rope.dtype, rope.device
+    device = rope.device
     ids: list[int] = []
     positions: list[int] = []
     rows: list[int] = []
     spans: list[Span] = []
-    for segment in segments:
-        width = len(segment.ids)
-        assert width > 0
-        assert segment.start >= 0
-        end = segment.start + width
-        num_keys = -(-end // TILE) * TILE if canonical else end
-        num_padding = max(0, MIN_QUERIES - width * spec.group_size) if canonical else 0
-        mask = None
-        if width > 1 or num_keys > end:
-            mask = _causal_mask(segment.start, width, num_keys, dtype).repeat(spec.group_size, 1)
-            mask = F.pad(mask, (0, 0, 0, num_padding)).to(device)
-        spans.append(Span(len(ids), width, segment.row, num_keys, num_padding, mask))
-        ids.extend(segment.ids)
-        positions.extend(range(segment.start, end))
-        rows.extend([segment.row] * width)
+    for group in _groups(segments, canonical=canonical):
+        spans.append(_make_span(group, len(ids), spec, rope, canonical=canonical))
+        for segment in group:
+            ids.extend(segment.ids)
+            positions.extend(range(segment.start, segment.start + len(segment.ids)))
+            rows.extend([segment.row] * len(segment.ids))
     position_tensor = torch.tensor(positions, device=device)
     cos, sin = rope.rows(position_tensor, max(positions) + 1)
     return Plan(
@@ -111,10 +104,60 @@ def make_plan(
     )
 
 
-def _causal_mask(start: int, width: int, num_keys: int, dtype: torch.dtype) -> Tensor:
-    """[W, S]: query i sees keys up to start + i."""
-    mask = torch.full((width, num_keys), float("-inf"), dtype=dtype)
-    return mask.triu_(start + 1)
+def _groups(segments: Sequence[Segment], *, canonical: bool) -> list[list[Segment]]:
+    """Runs of segments, in order, that one attention call can take.
+
+    Their key counts are equal in a canonical plan, where more keys could mean other bits, and else
+    within a factor that keeps masked keys cheaper than another call.
+    """
+    groups: list[list[Segment]] = []
+    for segment in segments:
+        width = len(segment.ids)
+        assert width > 0
+        assert segment.start >= 0
+        group = groups[-1] if groups else []
+        if (
+            group
+            and segment.row == group[-1].row + 1
+            and width == len(group[0].ids)
+            and _can_share(segment.start + width, [one.start + width for one in group], canonical)
+        ):
+            group.append(segment)
+        else:
+            groups.append([segment])
+    return groups
+
+
+def _can_share(end: int, ends: Sequence[int], canonical: bool) -> bool:
+    if canonical:
+        return _in_tiles(end) == _in_tiles(ends[0])
+    return max(end, *ends) <= max(SHARED_KEYS * min(end, *ends), TILE)
+
+
+def _in_tiles(end: int) -> int:
+    """``end`` keys in whole tiles."""
+    return -(-end // TILE) * TILE
+
+
+def _make_span(
+    group: Sequence[Segment], first: int, spec: ModelSpec, rope: RopeTable, *, canonical: bool
+) -> Span:
+    width = len(group[0].ids)
+    ends = [segment.start + width for segment in group]
+    num_keys = _in_tiles(ends[0]) if canonical else max(ends)
+    num_padding = max(0, MIN_QUERIES - width * spec.group_size) if canonical else 0
+    mask = None
+    if width > 1 or num_keys > min(ends):
+        mask = _causal_mask(group, width, num_keys, rope.dtype).repeat(1, spec.group_size, 1)
+        mask = F.pad(mask, (0, 0, 0, num_padding)).unsqueeze(1).to(rope.device)
+    return Span(first, width, group[0].row, len(group), num_keys, num_padding, mask)
+
+
+def _causal_mask(group: Sequence[Segment], width: int, num_keys: int, dtype: torch.dtype) -> Tensor:
+    """[R, W, S]: query i of a segment sees keys up to start + i."""
+    last_key = torch.tensor([[one.start + i for i in range(width)] for one in group])  # [R, W]
+    hidden = torch.arange(num_keys) > last_key[..., None]
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
 
 
 def _over_heads(table: Tensor, spec: ModelSpec, on_values: float) -> Tensor:

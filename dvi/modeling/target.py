@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dvi.modeling.cache import KvCache, new_kv_cache
-from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer
-from dvi.modeling.linear import Linear, choose_packing
+from dvi.modeling.layer import Layer, LayerWeights, make_layer, plain_weights, run_layer
+from dvi.modeling.linear import Kernels, Quantization, choose_kernels, make_matrix
 from dvi.modeling.plan import Plan, Segment, make_plan
 from dvi.modeling.rope import RopeTable
 from dvi.modeling.spec import ModelSpec
@@ -39,22 +39,21 @@ class TargetModel:
     """
 
     def __init__(
-        self, weights: TargetWeights, spec: ModelSpec, exit_layer: int, *, deterministic: bool
+        self, weights: TargetWeights, spec: ModelSpec, exit_layer: int, kernels: Kernels
     ) -> None:
         self.spec = spec
         self.exit_layer = exit_layer  # k
-        self.deterministic = deterministic  # canonical forwards only
-        packing = choose_packing(
-            weights.embedding.dtype, weights.embedding.device, deterministic=deterministic
-        )
-        self.packing = packing
+        self.deterministic = kernels.deterministic  # canonical forwards only
+        self.packing = kernels.others  # for matrices that are no part of the target
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device
-        self.embedding = weights.embedding  # [V, H]
         self.final_norm = weights.final_norm  # [H]
-        self.head = weights.head  # [V, H]
-        self._layers = {i: make_layer(w, spec, packing) for i, w in weights.layers.items()}
-        self._head = Linear(weights.head, None, packing)
+        self._layers = {i: make_layer(w, spec, kernels.target) for i, w in weights.layers.items()}
+        self._head = make_matrix(weights.head, None, kernels.target)
+        # What the head's product sees, so that a tied embedding and a draft see it too.
+        self.head = self._head.plain()  # [V, H]
+        is_tied = weights.embedding is weights.head
+        self.embedding = self.head if is_tied else weights.embedding  # [V, H]
         self._rope = RopeTable(spec, self.dtype, self.device)
 
     def new_cache(self, num_layers: int, num_rows: int, max_len: int) -> KvCache:
@@ -91,8 +90,14 @@ class TargetModel:
         return logits
 
     def layer_weights(self, index: int) -> LayerWeights:
-        """Plain tensors of one loaded layer, shared with the model: copy before changing."""
-        return self._layers[index].weights
+        """Plain tensors of one loaded layer, as its products see them: copy before changing."""
+        return plain_weights(self._layers[index])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of weights that one pass reads: every matrix once, and the head."""
+        layers = [matrix.num_bytes for one in self._layers.values() for matrix in one.matrices]
+        return sum(layers) + self._head.num_bytes
 
     def layer(self, index: int) -> Layer:
         """One loaded layer, ready to run."""
@@ -105,12 +110,30 @@ class TargetModel:
 
 
 def make_target(
-    weights: TargetWeights, spec: ModelSpec, exit_layer: int, *, deterministic: bool
+    weights: TargetWeights,
+    spec: ModelSpec,
+    exit_layer: int,
+    *,
+    deterministic: bool,
+    quantization: Quantization = Quantization.NONE,
+    packed_copy: bool = True,
 ) -> TargetModel:
-    """Fuse and pack ``weights``; raises ValueError for an exit layer outside [1, L - 1]."""
+    """Fuse and pack or quantize ``weights``; see ``choose_kernels`` for ``packed_copy``.
+
+    Raises ValueError for an exit layer outside [1, L - 1], ModelRefused for a quantization that
+    this machine cannot run exactly.
+    """
     if not 1 <= exit_layer < spec.num_layers:
         raise ValueError(
             f"drafter.exit_layer={exit_layer} must lie in 1..{spec.num_layers - 1} for a model of "
             f"{spec.num_layers} layers"
         )
-    return TargetModel(weights, spec, exit_layer, deterministic=deterministic)
+    table = weights.embedding
+    kernels = choose_kernels(
+        table.dtype,
+        table.device,
+        quantization=quantization,
+        deterministic=deterministic,
+        packed_copy=packed_copy,
+    )
+    return TargetModel(weights, spec, exit_layer, kernels)

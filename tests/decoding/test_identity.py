@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dvi.decoding import decode_batch
+from dvi.modeling.linear import Quantization
 from dvi.types import DecodeRequest
 from tests.decoding.engines import (
     LIMITS,
@@ -71,12 +72,22 @@ def decode_with_swaps(
     return [tuple(deltas[request.request_id]) for request in requests]
 
 
-def check_case(case: tuple[int, int, int, int], dtype: torch.dtype, deterministic: bool) -> None:
+def check_case(
+    case: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    deterministic: bool,
+    quantization: Quantization = Quantization.NONE,
+) -> None:
     adapter, draft_len, batch, temperature = case
     print(f"case adapter={adapter} K={draft_len} batch={batch} temperature={temperature}")
     rng = random.Random(adapter)
     target = build_target(
-        "tiny-mix", dtype=dtype, seed=adapter % 5, deterministic=deterministic, layers=3
+        "tiny-mix",
+        dtype=dtype,
+        seed=adapter % 5,
+        deterministic=deterministic,
+        layers=3,
+        quantization=quantization,
     )
     requests = draw_requests(rng, batch, temperature)
     scale = rng.choice([0.0, 0.3, 1.0, 10.0, 100.0])
@@ -117,6 +128,17 @@ def test_answers_equal_plain_decoding_for_100_adapters(case):
 @pytest.mark.parametrize("case", gate_cases()[:4], ids=str)
 def test_answers_equal_plain_decoding_in_fp32_deterministic_mode(case):
     check_case(case, torch.float32, True)
+
+
+@pytest.mark.parametrize("case", gate_cases()[4:8], ids=str)
+def test_answers_equal_plain_decoding_with_an_int8_target(case):
+    check_case(case, torch.float32, True, Quantization.INT8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", draw_cases()[1::4], ids=str)
+def test_answers_equal_plain_decoding_with_an_int8_target_for_25_adapters(case):
+    check_case(case, torch.float32, True, Quantization.INT8)
 
 
 @pytest.mark.slow

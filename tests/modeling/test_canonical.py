@@ -67,6 +67,24 @@ def test_bits_do_not_depend_on_row_or_neighbours(model: TargetModel) -> None:
 
 
 @needs_packing
+@pytest.mark.parametrize("width", [1, 5])
+def test_bits_do_not_depend_on_rows_that_share_an_attention_call(
+    model: TargetModel, width: int
+) -> None:
+    texts = [random_ids(NUM_TOKENS, model.spec.num_token_ids, seed=row) for row in range(3)]
+    cache = whole_cache(model)
+    together: list[list[Tensor]] = [[], [], []]
+    for first in range(0, NUM_TOKENS, width):
+        segments = [Segment(i, first, text[first : first + width]) for i, text in enumerate(texts)]
+        assert [span.num_rows for span in model.plan(segments).spans] == [3]
+        for row, logits in enumerate(forward(model, cache, segments).split(width)):
+            together[row].append(logits)
+    for text, logits in zip(texts, together, strict=True):
+        alone = decode_in_widths(model, whole_cache(model), 1, text, [NUM_TOKENS])
+        assert torch.equal(torch.cat(logits), alone)
+
+
+@needs_packing
 def test_what_lies_past_the_length_is_never_read(model: TargetModel) -> None:
     want_logits, _ = alone(model, [NUM_TOKENS])
     cache = whole_cache(model)
@@ -125,6 +143,24 @@ def test_fast_plan_has_no_mask_for_one_token() -> None:
     assert plan.spans[0].mask is None
     assert plan.spans[1].mask is not None
     assert [s.num_keys for s in plan.spans] == [7, 2]
+
+
+def test_neighbours_of_equal_width_and_like_length_share_a_call() -> None:
+    def shared(segments: list[Segment], deterministic: bool) -> list[tuple[int, int, int]]:
+        model = build_target(dtype=torch.float32, deterministic=deterministic)
+        return [(s.row, s.num_rows, s.num_keys) for s in model.plan(segments).spans]
+
+    one, two, other_width = (1,), (1, 2), (3, 4, 5)
+    neighbours = [Segment(0, 510, two), Segment(1, 7, two), Segment(2, 300, two)]
+    assert shared(neighbours, True) == [(0, 3, 512)]
+    assert shared(neighbours, False) == [(0, 3, 512)]
+    gap = [Segment(0, 9, two), Segment(2, 9, two), Segment(1, 9, two)]
+    assert [num_rows for _, num_rows, _ in shared(gap, False)] == [1, 1, 1]
+    widths = [Segment(0, 9, two), Segment(1, 9, other_width), Segment(2, 9, one)]
+    assert [num_rows for _, num_rows, _ in shared(widths, False)] == [1, 1, 1]
+    lengths = [Segment(0, 511, two), Segment(1, 300, two), Segment(2, 1030, two)]
+    assert shared(lengths, True) == [(0, 1, 1024), (1, 1, 512), (2, 1, 1536)]
+    assert shared(lengths, False) == [(0, 2, 513), (2, 1, 1032)]
 
 
 def test_the_last_position_of_a_row_can_be_decoded() -> None:

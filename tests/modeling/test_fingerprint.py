@@ -28,6 +28,7 @@ def test_base_depends_on_weights_tokenizer_exit_and_block(folder: Path, tmp_path
     want = base_fingerprint(folder, 2, 2, memory)
     assert base_fingerprint(folder, 2, 3, memory) != want
     assert base_fingerprint(folder, 3, 2, memory) != want
+    assert base_fingerprint(folder, 2, 2, memory, quantization="int8") != want
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         other = tmp_path / name.replace(".", "-")
         shutil.copytree(folder, other)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dvi.modeling.linear import Linear, Packing, choose_packing
+from dvi.modeling.linear import (
+    Linear,
+    Packing,
+    Quantization,
+    choose_kernels,
+    choose_packing,
+)
 
 CPU = torch.device("cpu")
 
@@ -35,6 +41,19 @@ def test_mode_decides_packing() -> None:
         (Packing.FAST, Packing.CANONICAL),
         (Packing.PLAIN, Packing.PLAIN),
     }
+
+
+def test_without_a_packed_copy_the_fast_mode_is_plain_and_the_deterministic_one_stays() -> None:
+    for deterministic in (False, True):
+        kernels = choose_kernels(
+            torch.float32,
+            CPU,
+            quantization=Quantization.NONE,
+            deterministic=deterministic,
+            packed_copy=False,
+        )
+        want = choose_packing(torch.float32, CPU, deterministic=True)
+        assert kernels.target == kernels.others == (want if deterministic else Packing.PLAIN)
 
 
 def test_fast_products_of_few_rows_are_plain() -> None:

@@ -13,12 +13,12 @@ from safetensors import safe_open
 
 from dvi.config import ModelConfig
 from dvi.modeling import hf
-from dvi.modeling.loading import load_target
+from dvi.modeling.loading import available_bytes, load_target, wants_packed_copy
 from dvi.modeling.plan import Segment
 from dvi.modeling.spec import SUPPORTED, ModelRefused
 from dvi.modeling.target import TargetModel
 from tests.modeling.helpers import whole_cache
-from tests.rigs import make_model_folder, make_tokenizer_folder
+from tests.rigs import build_target, make_model_folder, make_tokenizer_folder, random_weights
 
 
 def load(
@@ -203,3 +203,20 @@ def test_layers_outside_the_model_are_refused(folder: Path) -> None:
         load(folder, block_layer=5)
     with pytest.raises(ValueError, match=r"exit_layer=5 must lie in 1\.\.4"):
         load_target(folder, ModelConfig(), 5, deterministic=False, layers="all", max_context_len=64)
+
+
+def test_the_packed_copy_is_held_where_it_leaves_a_gibibyte() -> None:
+    spec = build_target(layers=3).spec
+    weights = random_weights(spec, 0, torch.float32, 2, 1.0)
+    matrices = 3 * (32 * (32 + 16 + 16) + 32 * 32 + 3 * 32 * 48) + 64 * 32  # layers, head
+    enough = 4 * matrices + 2**30
+    assert wants_packed_copy("auto", weights, enough)
+    assert not wants_packed_copy("auto", weights, enough - 1)
+    assert wants_packed_copy("auto", weights, None)
+    assert wants_packed_copy("always", weights, 0)
+    assert not wants_packed_copy("never", weights, 2**60)
+
+
+def test_available_memory_is_less_than_a_pebibyte_or_unknown() -> None:
+    available = available_bytes()
+    assert available is None or 2**20 < available < 2**50

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dvi.modeling.layer import LayerWeights
+from dvi.modeling.linear import Quantization
 from dvi.modeling.plan import Segment
 from dvi.modeling.target import make_target
 from tests.modeling.helpers import decode_in_widths, forward, random_ids, whole_cache
@@ -101,6 +102,15 @@ def test_forward_leaves_the_weights_alone() -> None:
     forward(model, whole_cache(model), [Segment(0, 0, IDS), Segment(1, 0, IDS[:3])])
     after = [model.embedding, model.layer_weights(0).q, model.final_norm]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_bytes_of_a_pass_are_those_of_matrices_and_head() -> None:
+    # width 32, 4 heads and 2 key-value heads of 8, inner width 48, 64 ids
+    layer = 32 * (32 + 16 + 16) + 32 * 32 + 3 * 32 * 48
+    assert build_target(dtype=torch.float32, layers=3).num_bytes == 4 * (3 * layer + 64 * 32)
+    rows = 64 + 32 + 96 + 32  # outputs of a layer's matrices: a float32 scale each
+    int8 = build_target(dtype=torch.float32, layers=3, quantization=Quantization.INT8)
+    assert int8.num_bytes == 3 * layer + 64 * 32 + 4 * (3 * rows + 64)
 
 
 def test_exit_layer_outside_the_model_is_refused() -> None:
