@@ -13,12 +13,13 @@ from dvi.config import DviConfig, TrainerConfig
 from dvi.modeling.target import TargetModel
 from dvi.registry import Registry
 from dvi.replay import ReplayStore
-from trainers.checkpoint import CheckpointStore, Identity
+from trainers.checkpoint import CheckpointReader, CheckpointStore, Identity
 from trainers.draft import Draft, make_draft
 from trainers.gate import GateRule
 from trainers.intake import Intake
 from trainers.learner import Learner
 from trainers.memory import Memory
+from trainers.ranks import ONE, Ranks
 from trainers.rows import Rows
 from trainers.shallow import ShallowStates
 from trainers.training import Training, TrainingParts
@@ -34,6 +35,7 @@ class Ground:
     store: ReplayStore
     registry: Registry
     checkpoint_dir: Path
+    ranks: Ranks = ONE
 
 
 def build_training(config: DviConfig, ground: Ground) -> Training:
@@ -43,13 +45,15 @@ def build_training(config: DviConfig, ground: Ground) -> Training:
     """
     draft = make_draft(config.drafter, ground.target, config.run.seed)
     intake = make_intake(config.trainer, config.run.seed)
+    is_writer = ground.ranks.rank == 0
+    checkpoints = CheckpointStore if is_writer else CheckpointReader
     return Training(
         TrainingParts(
-            learner=make_learner(config, ground.target, draft),
+            learner=make_learner(config, ground.target, draft, ground.ranks),
             intake=intake,
             rows=Rows(ground.store, intake, ground.target.spec.num_token_ids),
             versions=Versions(ground.registry, draft, ground.base_fingerprint),
-            checkpoints=CheckpointStore(ground.checkpoint_dir),
+            checkpoints=checkpoints(ground.checkpoint_dir),
             identity=Identity(ground.base_fingerprint, drafter_identity(config, draft)),
             gate=GateRule(config.trainer.gate_confidence, max(1, config.decoding.draft_len)),
         ),
@@ -57,7 +61,9 @@ def build_training(config: DviConfig, ground: Ground) -> Training:
     )
 
 
-def make_learner(config: DviConfig, target: TargetModel, draft: Draft) -> Learner:
+def make_learner(
+    config: DviConfig, target: TargetModel, draft: Draft, ranks: Ranks = ONE
+) -> Learner:
     """A learner with room for one batch of whole windows."""
     trainer = config.trainer
     rows = max(trainer.batch_size, trainer.max_holdout_traces, trainer.min_holdout_traces)
@@ -65,7 +71,7 @@ def make_learner(config: DviConfig, target: TargetModel, draft: Draft) -> Learne
     objective = replace(
         config.objective, lk_mode=config.objective.lk_mode or config.decoding.verification
     )
-    return Learner(draft, shallow, objective, trainer)
+    return Learner(draft, shallow, objective, trainer, ranks)
 
 
 def make_intake(config: TrainerConfig, seed: int) -> Intake:

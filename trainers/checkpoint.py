@@ -127,6 +127,14 @@ class CheckpointStore:
         return int(digits) if digits.isdigit() else 0
 
 
+class CheckpointReader(CheckpointStore):
+    """What a process has that does not write: another process of the training saves."""
+
+    def save(self, checkpoint: Checkpoint) -> Path:  # noqa: ARG002
+        """Nothing; returns the folder."""
+        return self.folder
+
+
 def check_identity(checkpoint: Checkpoint, expected: Identity) -> None:
     """Raise CheckpointRefused where the checkpoint is of another base or drafter."""
     found = checkpoint.identity

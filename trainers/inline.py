@@ -1,4 +1,4 @@
-"""``dvi train data=replay``: a bounded run over the rows of the store, in one thread.
+"""``dvi train``: a bounded run over the rows of a store, in one thread.
 
 Owns the split into trained and held-out rows, and that a run publishes one candidate and promotes
 none. Starts from the untrained draft, so that equal seed, rows and config give equal bits. Does not
@@ -10,15 +10,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dvi.config import DviConfig, TrainerConfig
-from dvi.config.home import adapters_dir, replay_url
-from dvi.objectives import LossReport
-from dvi.registry import Registry
-from dvi.replay import RowKey, open_store
-from trainers.background import ID_BITS, TRAINER_DIR, open_target, set_up_torch
+from dvi.replay import RowKey
+from trainers.background import ID_BITS
 from trainers.build import Ground, build_training
+from trainers.reports import StepReport
 from trainers.scoring import Score
 from trainers.training import Training
 
@@ -40,34 +37,24 @@ class TrainResult:
     acceptance_after: float
 
 
-def train_replay(
-    config: DviConfig, run_dir: Path, progress: Callable[[int, LossReport], None]
-) -> TrainResult:
-    """Train ``trainer.max_steps`` steps on the store's rows and publish one candidate.
-
-    ``progress`` gets each step's number and loss. Checkpoints lie in ``run_dir``; with
-    ``run.resume`` the run goes on there. Raises ValueError for too few rows, a model or drafter
-    that does not fit, or a checkpoint without ``run.resume``; ReplayStoreError for a store that
-    cannot be opened.
-    """
-    set_up_torch(config.trainer.num_threads)
-    target, fingerprint = open_target(config)
-    with open_store(replay_url(config), config.replay) as store:
-        registry = Registry(adapters_dir(config), config.registry.keep_versions)
-        ground = Ground(target, fingerprint, store, registry, run_dir / TRAINER_DIR)
-        return train_on(config, ground, progress)
-
-
 def train_on(
-    config: DviConfig, ground: Ground, progress: Callable[[int, LossReport], None]
+    config: DviConfig, ground: Ground, progress: Callable[[StepReport], None]
 ) -> TrainResult:
-    """``train_replay`` on things that are open already."""
+    """Train ``trainer.max_steps`` steps on the rows of ``ground`` and publish one candidate.
+
+    ``progress`` gets each step's report. With ``run.resume`` the run goes on from the checkpoint in
+    ``ground``. All processes of a run call this and get the same result; rank 0 writes. Raises
+    ValueError for too few rows, a drafter that does not fit, or a checkpoint without
+    ``run.resume``.
+    """
     training = build_training(run_config(config), ground)
     if not config.run.resume and ground.checkpoint_dir.exists():
         raise ValueError(f"{ground.checkpoint_dir} holds a run: give run.resume=true to go on")
     start_run(training, secrets.randbits(ID_BITS))
+    ground.ranks.gather([])  # nobody writes before everybody has looked
     run_steps(training, config.trainer.max_steps, progress)
-    return finish_run(training)
+    finished = [finish_run(training)] if ground.ranks.rank == 0 else []
+    return ground.ranks.gather(finished)[0]
 
 
 def run_config(config: DviConfig) -> DviConfig:
@@ -89,8 +76,8 @@ def start_run(training: Training, new_id: int) -> None:
     train, holdout = split_rows(training)
     if not train or not holdout:
         raise ValueError(
-            f"the replay store holds {len(train) + len(holdout)} usable traces; "
-            "dvi train needs at least 2: serve some requests first"
+            f"there are {len(train) + len(holdout)} usable traces; dvi train needs at least 2: "
+            "serve some requests first, or give a file by data=file data.path=..."
         )
     training.parts.intake.memory.admit(train)
     training.parts.intake.holdout.extend(holdout)
@@ -117,16 +104,14 @@ def usable_keys(training: Training) -> list[RowKey]:
     return keys
 
 
-def run_steps(
-    training: Training, max_steps: int, progress: Callable[[int, LossReport], None]
-) -> None:
+def run_steps(training: Training, max_steps: int, progress: Callable[[StepReport], None]) -> None:
     """``max_steps`` batches, dropped ones included, with a checkpoint now and then."""
     learner = training.parts.learner
     while learner.num_steps + learner.num_dropped < max_steps:
         report = training.train_once()
         if report is None:
-            raise ValueError("the replay store lost every row of this run")
-        progress(report.step, report.loss)
+            raise ValueError("the store lost every row of this run")
+        progress(report)
 
 
 def finish_run(training: Training) -> TrainResult:

@@ -19,6 +19,7 @@ from dvi.types import Trace
 from trainers.batch import Batch, make_batch, split_traces
 from trainers.draft import Draft
 from trainers.optimizer import DraftOptimizer
+from trainers.ranks import ONE, Ranks
 from trainers.reports import StepReport, mean_report
 from trainers.scoring import Score, ScoredLogits, add_scores, score_batch
 from trainers.shallow import ShallowStates
@@ -40,7 +41,9 @@ class Learner:
         shallow: ShallowStates,
         objective: ObjectiveConfig,
         config: TrainerConfig,
+        ranks: Ranks = ONE,
     ) -> None:
+        self.ranks = ranks
         self.draft = draft
         self.shallow = shallow
         self.objective = objective
@@ -70,7 +73,7 @@ class Learner:
         """The score of the draft's present values, which ``version`` is or will be."""
         scores = []
         num_ids = self.shallow.target.spec.num_token_ids
-        for batch in self._batches(traces, version):
+        for batch in self._batches(traces, version, self.shallow.num_rows):
             vocab = self.draft.vocab
             rows = None if vocab is None else vocab.ids.to(self.shallow.target.device)
             logits = self.draft.logits(self.shallow.compute(batch), batch, rows)
@@ -80,16 +83,20 @@ class Learner:
     def _accumulate(self, traces: Sequence[Trace], version: int) -> LossReport:
         """Gradients of the mean loss over the batch: one padded forward where memory allows it.
 
-        A part weighs as much as its share of the positions.
+        A part weighs as much as its share of the positions, on whichever process it is.
         """
-        batches = self._batches(traces, version)
+        size = self.config.batch_size
+        shares = [self._batches(share, version, size) for share in self.ranks.shares(traces)]
+        batches = [batch for share in shares for batch in share]
         total = sum(batch.num_positions for batch in batches)
         vocab = self.draft.vocab
         columns = None if vocab is None else step_columns(batches, vocab)
         reports = []
-        for batch in batches:
+        for batch in shares[self.ranks.rank]:
             rows = None if columns is None else columns.ids
-            logits = self.draft.logits(self.shallow.compute(batch), batch, rows)  # [P, R]
+            hidden = self.shallow.compute(batch)
+            with self.ranks.autocast():
+                logits = self.draft.logits(hidden, batch, rows)  # [P, R]
             report = total_loss(
                 logits,
                 batch.teacher if columns is None else columns.teacher(batch),
@@ -100,15 +107,16 @@ class Learner:
             )
             (report.loss * (batch.num_positions / total)).backward()  # type: ignore[no-untyped-call]
             reports.append(replace(report, loss=report.loss.detach()))
-        return mean_report(reports)
+        self.ranks.sum_gradients(self.optimizer.params.values())
+        return mean_report(self.ranks.gather(reports))
 
-    def _batches(self, traces: Sequence[Trace], version: int) -> list[Batch]:
-        """The traces in as few batches as cache rows and memory allow."""
+    def _batches(self, traces: Sequence[Trace], version: int, max_traces: int) -> list[Batch]:
+        """The traces in as few batches as their size and memory allow."""
         max_seq_len = self.config.max_seq_len
         groups = split_traces(
             traces,
             max_seq_len,
-            max_traces=self.shallow.num_rows,
+            max_traces=max_traces,
             max_positions=self.max_positions,
         )
         device = self.shallow.target.device

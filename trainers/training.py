@@ -104,8 +104,9 @@ class Training:
         """
         learner, config = self.parts.learner, self.config
         draw_index = learner.num_steps + learner.num_dropped
+        num_traces = config.batch_size * config.gradient_accumulation_steps
         newest_share = 1.0 if self.hurried_traces else config.newest_share
-        traces = self.parts.rows.draw(config.batch_size, newest_share, draw_index)
+        traces = self.parts.rows.draw(num_traces, newest_share, draw_index)
         if not traces:
             return None
         report = learner.train_step(traces, self.parts.versions.newest)

@@ -1,10 +1,11 @@
-"""`dvi train`: a Hydra training run on stored traffic.
+"""`dvi train`: a Hydra training run on stored traffic or on a file.
 
 Owns the progress bar and the printed result; a run publishes one candidate and never promotes.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from dvi.cli.app import run_task
@@ -12,6 +13,7 @@ from dvi.cli.args import sort_words
 from dvi.cli.out import print_table
 from dvi.cli.table import BY_NAME
 from dvi.config import DviConfig
+from dvi.launch.folder import launch_rank
 from dvi.launch.request import Outcome
 
 
@@ -25,18 +27,26 @@ def _train(config: DviConfig, run_dir: Path) -> Outcome:
         TimeRemainingColumn,
     )
 
-    from dvi.objectives import LossReport
-    from trainers.inline import train_replay
+    from trainers import run
+    from trainers.reports import StepReport
 
+    is_first = launch_rank(os.environ) == 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        line = bar.add_task("training", total=config.trainer.max_steps)
+    console = Console(stderr=True)
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not is_first) as bar:
+        answers = bar.add_task("answering", visible=False)
+        steps = bar.add_task("training", total=config.trainer.max_steps)
 
-        def show(step: int, loss: LossReport) -> None:
-            text = f"loss {float(loss.loss):.3f}"
-            bar.update(line, completed=step, description=text)
+        def answered(done: int, total: int) -> None:
+            bar.update(answers, completed=done, total=total, visible=True)
 
-        result = train_replay(config, run_dir, show)
+        def stepped(report: StepReport) -> None:
+            text = f"loss {float(report.loss.loss):.3f}"
+            bar.update(steps, completed=report.step, description=text)
+
+        result = run.train(config, run_dir, run.Progress(answered, stepped))
+    if result is None:  # not the process that tells
+        return Outcome()
     print_table(
         [
             {

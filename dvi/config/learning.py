@@ -43,7 +43,22 @@ class ObjectiveConfig:
 class DataConfig:
     """Where `dvi train` takes its rows from."""
 
-    kind: str = option("replay", "replay: the store that `dvi serve` fills", choices=("replay",))
+    kind: str = option(
+        "replay",
+        "replay: the store that `dvi serve` fills; file: data.path",
+        choices=("replay", "file"),
+    )
+    path: str | None = option(None, "Parquet or JSONL file, or a folder of them")
+    max_rows: int | None = option(None, "rows taken from the start; null is all", low=2)
+    prompt_as: str | None = option(
+        None,
+        "a prompt that is text is a user's message (chat) or the text itself (text); "
+        "null is chat where the model has a template",
+        choices=("chat", "text"),
+    )
+    max_tokens: int = option(256, "tokens of an answer that the target gives", low=1)
+    temperature: float = option(0.0, "of the answers that the target gives; 0 is greedy", low=0)
+    batch_size: int = option(8, "prompts that the target answers at once", low=1, high=64)
 
 
 @dataclass
@@ -71,7 +86,15 @@ class TrainerConfig:
     adam_beta2: float = option(0.99, "AdamW", low=0, high=1)
     weight_decay: float = option(0.0, "AdamW", low=0)
     max_grad_norm: float = option(1.0, "clip of the global gradient norm", low=0)
-    batch_size: int = option(8, "traces a step", low=1)
+    batch_size: int = option(8, "traces of a batch, shared by the processes of a run", low=1)
+    gradient_accumulation_steps: int = option(
+        1, "batches whose gradients make one step, forwarded one after the other", low=1
+    )
+    mixed_precision: str = option(
+        "no",
+        "bf16: the trained forward in bfloat16, values and loss stay float32",
+        choices=("no", "bf16"),
+    )
     newest_share: float = option(0.75, "share of a batch from the newest traces", low=0, high=1)
     newest_rows: int = option(24, "traces that count as newest", low=1)
     reservoir_rows: int = option(512, "older traces kept by reservoir sampling", low=0)

@@ -91,6 +91,11 @@ def _check_together(config: DviConfig) -> None:
             f"`decoding.draft_len` ({decoding.draft_len}) must not be above "
             f"`decoding.max_draft_len` ({decoding.max_draft_len})"
         )
+    data = config.data
+    if data.kind == "file" and data.path is None:
+        raise ConfigError("data=file needs data.path, a Parquet or JSONL file")
+    if data.kind != "file" and data.path is not None:
+        raise ConfigError(f"`data.path` is read with data=file only, and data is {data.kind}")
 
 
 def from_mapping(data: Mapping[str, Any]) -> DviConfig:

@@ -82,6 +82,7 @@ def _with_absolute_paths(config: DviConfig) -> DviConfig:
     """Paths that a user typed count from the directory of this process, also in its children."""
     config.state_dir = _absolute(config.state_dir)
     config.registry.path = _absolute(config.registry.path)
+    config.data.path = _absolute(config.data.path)
     config.run.dir = _absolute(config.run.dir)
     config.serving.api_key_file = _absolute(config.serving.api_key_file)
     config.serving.admin_key_file = _absolute(config.serving.admin_key_file)

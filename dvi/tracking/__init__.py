@@ -3,13 +3,13 @@
 Owns where numbers go; does not know what they mean.
 """
 
-from dvi.tracking.base import MetricRow, PromotedAdapter, Tracker, Value
+from dvi.tracking.base import KeptAdapter, MetricRow, Tracker, Value
 from dvi.tracking.make import SinkTracker, make_tracker
 from dvi.tracking.sink import Sink, SinkThread
 
 __all__ = [
+    "KeptAdapter",
     "MetricRow",
-    "PromotedAdapter",
     "Sink",
     "SinkThread",
     "SinkTracker",

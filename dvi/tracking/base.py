@@ -23,12 +23,16 @@ class MetricRow:
     values: Mapping[str, Value]
 
 
+LIVE = ("live",)  # a version that went into service
+
+
 @dataclass(frozen=True, slots=True)
-class PromotedAdapter:
-    """A version that went into service, with its files."""
+class KeptAdapter:
+    """A version with its files, and what it is called besides its number."""
 
     version: int
     folder: Path
+    aliases: tuple[str, ...] = LIVE
 
 
 class Tracker(Protocol):
@@ -38,8 +42,8 @@ class Tracker(Protocol):
         """Take one row; names without a slash get ``family/`` in front. Drops are counted."""
         ...
 
-    def artifact(self, version: int, folder: Path) -> None:
-        """Take a promoted adapter; where the sink keeps files it keeps these."""
+    def artifact(self, version: int, folder: Path, aliases: tuple[str, ...] = LIVE) -> None:
+        """Take an adapter, promoted unless ``aliases`` say otherwise; a sink may keep its files."""
         ...
 
     def gauges(self) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ import math
 import os
 from pathlib import Path
 
-from dvi.tracking.base import MetricRow, PromotedAdapter, Value
+from dvi.tracking.base import KeptAdapter, MetricRow, Value
 
 
 class JsonlSink:
@@ -38,7 +38,7 @@ class JsonlSink:
         while not self._append(line):
             pass
 
-    def keep(self, adapter: PromotedAdapter) -> None:
+    def keep(self, adapter: KeptAdapter) -> None:
         """The registry keeps the files; the row of family ``adapter`` says enough here."""
         del adapter
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dvi.config import TrackingConfig
-from dvi.tracking.base import PromotedAdapter, Tracker, Value, make_row
+from dvi.tracking.base import LIVE, KeptAdapter, Tracker, Value, make_row
 from dvi.tracking.jsonl import JsonlSink
 from dvi.tracking.sink import Sink, SinkThread
 
@@ -33,10 +33,10 @@ class SinkTracker:
             for sink in self._sinks:
                 sink.offer(full)
 
-    def artifact(self, version: int, folder: Path) -> None:
-        """Take a promoted adapter; never waits, never raises."""
+    def artifact(self, version: int, folder: Path, aliases: tuple[str, ...] = LIVE) -> None:
+        """Take an adapter; never waits, never raises."""
         for sink in self._sinks:
-            sink.offer(PromotedAdapter(version, folder))
+            sink.offer(KeptAdapter(version, folder, aliases))
 
     def gauges(self) -> Mapping[str, float]:
         """``tracking_rows_dropped`` over all sinks."""
@@ -61,10 +61,15 @@ class SinkTracker:
 
 
 def make_tracker(
-    config: TrackingConfig, state_dir: Path, job_type: str, run_config: Mapping[str, Any]
+    config: TrackingConfig,
+    state_dir: Path,
+    job_type: str,
+    run_config: Mapping[str, Any],
+    group_dir: Path | None = None,
 ) -> Tracker:
     """A started tracker; ``job_type`` is serve, train or bench.
 
+    Rows lie in ``state_dir``; its runs of W&B are of one group with those over ``group_dir``.
     ``run_config`` goes to W&B with its secrets masked. ValueError when W&B is asked for and not
     installed.
     """
@@ -72,7 +77,7 @@ def make_tracker(
     if config.kind != "none":
         sinks.append(JsonlSink(state_dir / "metrics.jsonl", config.max_bytes))
     if config.kind == "wandb":
-        sinks.append(_wandb_sink(config, state_dir, job_type, run_config))
+        sinks.append(_wandb_sink(config, state_dir, job_type, run_config, group_dir or state_dir))
     threads = [SinkThread(sink) for sink in sinks]
     for thread in threads:
         thread.start()
@@ -80,7 +85,11 @@ def make_tracker(
 
 
 def _wandb_sink(
-    config: TrackingConfig, state_dir: Path, job_type: str, run_config: Mapping[str, Any]
+    config: TrackingConfig,
+    state_dir: Path,
+    job_type: str,
+    run_config: Mapping[str, Any],
+    group_dir: Path,
 ) -> Sink:
     try:
         from dvi.tracking.wandb_sink import WandbSink
@@ -88,4 +97,4 @@ def _wandb_sink(
         raise ValueError(
             "tracking=wandb needs the wandb package: pip install 'dvi-serving[wandb]'"
         ) from error
-    return WandbSink(config, state_dir, job_type, run_config)
+    return WandbSink(config, state_dir, job_type, run_config, group_dir)

@@ -11,7 +11,7 @@ import queue
 import threading
 from typing import Protocol
 
-from dvi.tracking.base import MetricRow, PromotedAdapter
+from dvi.tracking.base import KeptAdapter, MetricRow
 
 QUEUE_ROWS = 1024  # over an hour of the server's rows
 
@@ -32,7 +32,7 @@ class Sink(Protocol):
         """Put one row away."""
         ...
 
-    def keep(self, adapter: PromotedAdapter) -> None:
+    def keep(self, adapter: KeptAdapter) -> None:
         """Put the files of a promoted adapter away, if this sink keeps files."""
         ...
 
@@ -47,7 +47,7 @@ class SinkThread:
     def __init__(self, sink: Sink, queue_rows: int = QUEUE_ROWS) -> None:
         self._sink = sink
         self._queue_rows = queue_rows
-        self._queue: queue.SimpleQueue[MetricRow | PromotedAdapter | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[MetricRow | KeptAdapter | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # the count only
         self._dropped = 0
         self._warned = False
@@ -58,7 +58,7 @@ class SinkThread:
         """Start the thread; it opens the sink."""
         self._thread.start()
 
-    def offer(self, item: MetricRow | PromotedAdapter) -> None:
+    def offer(self, item: MetricRow | KeptAdapter) -> None:
         """Take ``item``, or drop and count it when the queue is full or the sink has ended."""
         if self._ended.is_set() or self._queue.qsize() >= self._queue_rows:
             self._count_dropped(1)
@@ -90,7 +90,7 @@ class SinkThread:
             self._ended.set()
             self._count_left()
 
-    def _pass_on(self, item: MetricRow | PromotedAdapter) -> None:
+    def _pass_on(self, item: MetricRow | KeptAdapter) -> None:
         try:
             if isinstance(item, MetricRow):
                 self._sink.write(item)

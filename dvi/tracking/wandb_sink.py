@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import wandb
 
 from dvi.config import TrackingConfig
-from dvi.tracking.base import MetricRow, PromotedAdapter
+from dvi.tracking.base import KeptAdapter, MetricRow
 from dvi.tracking.jsonl import to_line
 from dvi.tracking.wandb_names import artifact_name, group_id, kept_id, mask
 
@@ -48,8 +48,14 @@ class WandbSink:
     )
 
     def __init__(
-        self, config: TrackingConfig, state_dir: Path, job_type: str, run_config: Mapping[str, Any]
+        self,
+        config: TrackingConfig,
+        state_dir: Path,
+        job_type: str,
+        run_config: Mapping[str, Any],
+        group_dir: Path,
     ) -> None:
+        self._group_dir = group_dir
         self._config = config
         self._state_dir = state_dir
         self._job_type = job_type
@@ -81,7 +87,7 @@ class WandbSink:
             raise OSError(f"offline run is full (tracking.max_bytes={self._config.max_bytes})")
         self._run.log(dict(row.values))
 
-    def keep(self, adapter: PromotedAdapter) -> None:
+    def keep(self, adapter: KeptAdapter) -> None:
         """Log the adapter's files as a new version of one artifact."""
         assert self._run is not None
         artifact = wandb.Artifact(
@@ -90,7 +96,7 @@ class WandbSink:
         for path in sorted(adapter.folder.iterdir()):
             # Versions never change, so no copy is made; a pruned one is missing at a late sync.
             artifact.add_file(str(path), policy="immutable", skip_cache=True)
-        self._run.log_artifact(artifact, aliases=["live", f"adapter-{adapter.version}"])
+        self._run.log_artifact(artifact, aliases=[*adapter.aliases, f"adapter-{adapter.version}"])
 
     def close(self) -> None:
         """Finish the run; W&B gives up on uploads after FINISH_TIMEOUT_S."""
@@ -103,7 +109,7 @@ class WandbSink:
         return wandb.init(
             project=_unless_set("WANDB_PROJECT", self._config.project),
             entity=_unless_set("WANDB_ENTITY", self._config.entity),
-            group=_unless_set("WANDB_RUN_GROUP", group_id(self._state_dir)),
+            group=_unless_set("WANDB_RUN_GROUP", group_id(self._group_dir)),
             job_type=_unless_set("WANDB_JOB_TYPE", self._job_type),
             dir=_unless_set("WANDB_DIR", str(self._state_dir)),
             config=mask(self._run_config),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dvi.config import TrackingConfig
-from dvi.tracking import MetricRow, PromotedAdapter, SinkThread, SinkTracker, make_tracker
+from dvi.tracking import KeptAdapter, MetricRow, SinkThread, SinkTracker, make_tracker
 
 
 class FakeSink:
@@ -28,7 +28,7 @@ class FakeSink:
         self.on_write = on_write
         self.on_close = on_close
         self.rows: list[MetricRow] = []
-        self.adapters: list[PromotedAdapter] = []
+        self.adapters: list[KeptAdapter] = []
 
     def open(self) -> None:
         self.on_open()
@@ -37,7 +37,7 @@ class FakeSink:
         self.on_write()
         self.rows.append(row)
 
-    def keep(self, adapter: PromotedAdapter) -> None:
+    def keep(self, adapter: KeptAdapter) -> None:
         self.on_write()
         self.adapters.append(adapter)
 
@@ -63,7 +63,7 @@ def test_rows_and_adapters_come_through_in_order(tmp_path: Path) -> None:
             tracker.log("serve", {"tokens": i})
         tracker.artifact(12, tmp_path)
     assert sink.rows == [MetricRow(5.0, "serve", {"serve/tokens": i}) for i in range(5)]
-    assert sink.adapters == [PromotedAdapter(12, tmp_path)]
+    assert sink.adapters == [KeptAdapter(12, tmp_path)]
 
 
 @pytest.mark.parametrize("where", ["on_open", "on_write", "on_close"])

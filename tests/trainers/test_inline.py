@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from dvi.config import DviConfig
-from dvi.objectives import LossReport
 from dvi.types import Trace
 from tests.trainers.conftest import WorldMaker
 from tests.trainers.world import BASE, World
 from trainers.build import Ground
 from trainers.inline import TrainResult, train_on
-from trainers.reports import loss_values
+from trainers.ranks import ONE, Ranks, open_ranks
+from trainers.reports import StepReport, loss_values
+from trainers.shallow import ShallowStates
 
 
 class Interrupted(Exception):
@@ -28,18 +29,24 @@ def run_config(world: World, *, resume: bool = False, max_steps: int = 24) -> Dv
 
 
 def train(
-    world: World, run: str, *, resume: bool = False, stop_at: int | None = None
+    world: World,
+    run: str,
+    *,
+    resume: bool = False,
+    stop_at: int | None = None,
+    max_steps: int = 24,
+    ranks: Ranks = ONE,
 ) -> tuple[TrainResult, list[tuple[int, dict[str, float]]]]:
     losses: list[tuple[int, dict[str, float]]] = []
 
-    def progress(step: int, report: LossReport) -> None:
-        losses.append((step, loss_values(report)))
-        if step == stop_at:
+    def progress(report: StepReport) -> None:
+        losses.append((report.step, loss_values(report.loss)))
+        if report.step == stop_at:
             raise Interrupted
 
     folder = world.folder / "runs" / run / "trainer"
-    ground = Ground(world.target, BASE, world.store, world.registry, folder)
-    return train_on(run_config(world, resume=resume), ground, progress), losses
+    ground = Ground(world.target, BASE, world.store, world.registry, folder, ranks)
+    return train_on(run_config(world, resume=resume, max_steps=max_steps), ground, progress), losses
 
 
 def tensors(world: World, version: int) -> dict[str, torch.Tensor]:
@@ -105,6 +112,72 @@ def test_an_interrupted_run_resumes_exactly(world_of: WorldMaker, traces: list[T
     assert replace(result, version=0) == replace(expected, version=0)
     ours, theirs = tensors(whole, expected.version), tensors(world, result.version)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_three_stops_and_resumes_equal_one_uninterrupted_run_bit_for_bit(
+    world_of: WorldMaker, traces: list[Trace]
+) -> None:
+    settings = {"gradient_accumulation_steps": 2, "batch_size": 3}
+    whole, world = world_of("whole", traces, **settings), world_of("world", traces, **settings)
+    expected, losses = train(whole, "run")
+    for stop_at in (5, 11, 18):
+        with pytest.raises(Interrupted):
+            train(world, "run", resume=stop_at > 5, stop_at=stop_at)
+    result, rest = train(world, "run", resume=True)
+    assert rest == losses[-len(rest) :]
+    assert result == expected
+    for name, value in tensors(whole, expected.version).items():
+        assert torch.equal(value, tensors(world, result.version)[name])
+
+
+def test_accumulated_batches_make_the_step_of_one_large_batch(
+    world_of: WorldMaker, traces: list[Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    compute = ShallowStates.compute
+
+    def watched(self, batch):
+        sizes.append(len(batch.traces))
+        return compute(self, batch)
+
+    large = world_of("large", traces, batch_size=6)
+    small = world_of("small", traces, batch_size=2, gradient_accumulation_steps=3)
+    expected, losses = train(large, "run", max_steps=6)
+    monkeypatch.setattr(ShallowStates, "compute", watched)
+    result, again = train(small, "run", max_steps=6)
+    assert sizes[:18] == [2] * 18
+    for (_, one), (_, other) in zip(losses, again, strict=True):
+        # the same positions, summed in another order in float32
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+    ours, theirs = tensors(large, expected.version), tensors(small, result.version)
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=1e-3)
+
+
+def test_a_forward_in_bfloat16_trains_values_in_float32_to_the_same_end(
+    world_of: WorldMaker, traces: list[Trace]
+) -> None:
+    full, mixed = world_of("full", traces), world_of("mixed", traces)
+    (expected, losses), (result, again) = (
+        train(full, "run"),
+        train(mixed, "run", ranks=open_ranks(bf16(mixed), {})),
+    )
+    assert [step for step, _ in again] == [step for step, _ in losses]
+    assert again != losses  # 8 bits of mantissa are seen
+    # bfloat16 rounds a logit of size 10 by 0.04: losses of about 3 agree within a few hundredths
+    for (_, one), (_, other) in zip(losses, again, strict=True):
+        assert other["loss"] == pytest.approx(one["loss"], abs=0.15)
+    assert {value.dtype for value in tensors(mixed, result.version).values()} == {torch.float32}
+    assert result.acceptance_after > result.acceptance_before + 0.1
+    assert result.acceptance_before == expected.acceptance_before  # judged in full precision
+
+
+def bf16(world: World) -> DviConfig:
+    return replace(
+        world.config,
+        trainer=replace(world.config.trainer, mixed_precision="bf16"),
+        model=replace(world.config.model, device="cpu"),
+    )
 
 
 def test_a_finished_run_that_is_resumed_publishes_nothing_more(

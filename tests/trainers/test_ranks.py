@@ -1,0 +1,48 @@
+"""Several processes are one training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.trainers.two_ranks import first_gradients
+from trainers.ranks import ONE
+
+
+def test_two_processes_compute_the_gradients_of_one(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*launcher, "--master_port", "0", "-m", "tests.trainers.two_ranks", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert told["ranks"] == [[0, 2], [1, 2]]
+    expected, report = first_gradients(ONE)
+    grads = load_file(tmp_path / "grads.safetensors")
+    assert grads.keys() == expected.keys()
+    assert max(float(grad.abs().max()) for grad in expected.values()) > 1e-3
+    for name, grad in expected.items():
+        torch.testing.assert_close(grads[name], grad, atol=1e-12, rtol=1e-9)
+    assert told["report"] == pytest.approx(report, rel=1e-9)
+
+
+def test_one_process_changes_nothing() -> None:
+    param = torch.nn.Parameter(torch.ones(2))
+    param.grad = torch.tensor([1.0, 2.0])
+    grad = param.grad
+    ONE.sum_gradients([param])
+    assert param.grad is grad
+    assert ONE.shares([1, 2, 3]) == [[1, 2, 3]]
+    assert ONE.gather(["a"]) == ["a"]
