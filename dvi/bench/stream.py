@@ -111,7 +111,7 @@ def _train(bench: Bench, base: str, num_traces: int) -> tuple[int, str]:
     registry = Registry(bench.run_dir / "adapters", config.registry.keep_versions)
     ground = Ground(bench.loaded().target, base, bench.store(), registry, folder)
     start_s = time.perf_counter()
-    trained = train_on(config, ground, lambda step, _: log.debug("step %d", step))
+    trained = train_on(config, ground, lambda done: log.debug("step %d", done.step))
     return trained.version, (
         f"draft trained {trained.num_steps} steps in {time.perf_counter() - start_s:.0f} s on "
         f"{trained.train_rows} traces: alpha on {trained.holdout_rows} held-out ones "
