@@ -33,6 +33,8 @@ class Answerer:
         plain = replace(
             config,
             drafter=replace(config.drafter, kind="none"),
+            # A row must not depend on what was answered before it: a resumed run has answered less.
+            decoding=replace(config.decoding, prefix_scope="off"),
             serving=replace(config.serving, max_batch_size=config.data.batch_size),
         )
         outlets = Outlets(trace_sink=self._take, wall_clock=lambda: 0.0)
