@@ -1,20 +1,17 @@
 """The OpenAPI document: what FastAPI derives from the routes, and what it cannot know.
 
-Owns the shapes of answers and errors as JSON schemas, and which statuses a route can give; knows no
-handler. Requests come from the models in ``schema``.
+Owns which statuses and headers a route can give; knows no handler. Requests come from the models in
+``schema``, answers from ``shapes``.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from serving.schema import ChatBody, CompletionBody, PromoteBody
-
-Json = dict[str, Any]
+from serving.shapes import TEXT, Json, answer_schemas, event_schema, ref
 
 STATUS_TEXTS = {
     400: "A field is wrong, unsupported, or does not fit the context; `param` names it.",
@@ -46,87 +43,6 @@ STATUSES = {
 AT_THE_DOOR = (400, 401, 403)
 
 
-def _object(properties: Json, required: list[str] | None = None) -> Json:
-    names = list(properties) if required is None else required
-    return {"type": "object", "properties": properties, "required": names}
-
-
-def _array(items: Json) -> Json:
-    return {"type": "array", "items": items}
-
-
-def _nullable(schema: Json) -> Json:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _ref(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-TEXT, WHOLE, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
-FINISH = {"enum": ["stop", "length"]}
-RATES = {
-    **dict.fromkeys(("rounds", "proposed", "judged", "accepted"), WHOLE),
-    **dict.fromkeys(
-        ("acceptance_rate", "draft_efficiency", "mean_accepted_length"), _nullable(NUMBER)
-    ),
-}
-EXTRAS = {"token_ids": _array(WHOLE), "prompt_token_ids": _array(WHOLE), "dvi": {"type": "object"}}
-HEAD = {
-    "id": TEXT,
-    "object": TEXT,
-    "created": WHOLE,
-    "model": TEXT,
-    "system_fingerprint": TEXT,
-}
-
-
-def _choice(own: Json) -> Json:
-    base = {"index": WHOLE, "logprobs": _nullable({"type": "object"}), "finish_reason": FINISH}
-    return _object(base | own | EXTRAS, [*base, *own])
-
-
-def _answer(choice: str) -> Json:
-    tail = {"choices": _array(_ref(choice)), "usage": _ref("Usage"), "dvi": _ref("Speculation")}
-    return _object(HEAD | tail | {"prompt_token_ids": _array(WHOLE)}, [*HEAD, *tail])
-
-
-def _answer_schemas() -> Json:
-    error = {"message": TEXT, "type": TEXT, "param": _nullable(TEXT), "code": _nullable(TEXT)}
-    usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), WHOLE)
-    details = {
-        "prompt_tokens_details": _object({"cached_tokens": WHOLE}),
-        "completion_tokens_details": {"type": "object"},
-    }
-    message = {"role": {"const": "assistant"}, "content": TEXT, "refusal": {"type": "null"}}
-    card = {"id": TEXT, "object": {"const": "model"}, "created": WHOLE, "owned_by": TEXT}
-    return {
-        "Error": _object({"error": _object(error)}),
-        "Usage": _object(usage | details, [*usage, "prompt_tokens_details"]),
-        "Rates": _object(RATES),
-        "Speculation": _object(
-            RATES
-            | {
-                "by_source": _object({"neural": _ref("Rates"), "memory": _ref("Rates")}),
-                "adapter_versions": _array(WHOLE),
-                "seed": WHOLE,
-                "ignored_fields": _array(TEXT),
-            }
-        ),
-        "CompletionChoice": _choice({"text": TEXT}),
-        "CompletionAnswer": _answer("CompletionChoice"),
-        "ChatChoice": _choice({"message": _object(message)}),
-        "ChatAnswer": _answer("ChatChoice"),
-        "ModelCard": _object(card | {"max_model_len": WHOLE}),
-        "ModelList": _object({"object": {"const": "list"}, "data": _array(_ref("ModelCard"))}),
-        "Status": _object({"status": TEXT}),
-        "Version": _object({"version": TEXT}),
-        "AdapterInService": _object({"current": WHOLE}),
-        "Adapters": {"type": "object"},
-        "TrainerPause": _object({"paused": {"type": "boolean"}}),
-    }
-
-
 ANSWERS = {
     "/health": "Status",
     "/ready": "Status",
@@ -143,29 +59,44 @@ ANSWERS = {
 }
 
 
+CHUNKS = {"/v1/completions": "CompletionChunk", "/v1/chat/completions": "ChatChunk"}
+REQUEST_ID = {
+    "name": "X-Request-Id",
+    "in": "header",
+    "required": False,
+    "description": "Becomes the answer's id; up to 128 printable ASCII characters without a space.",
+    "schema": {"type": "string", "pattern": "^[!-~]{0,128}$"},
+}
+ID_HEADER = {"X-Request-Id": {"required": True, "schema": TEXT}}
+RETRY_HEADER = {"Retry-After": {"required": True, "schema": {"type": "string"}}}
+RETRY_STATUSES = (429, 503)  # with Retry-After, in seconds
+
+
 def body_schema(model: type[BaseModel]) -> Json:
     """What a route that reads its body itself adds to its operation."""
-    content = {"application/json": {"schema": _ref(model.__name__)}}
+    content = {"application/json": {"schema": ref(model.__name__)}}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _response(text: str, content: Json) -> Json:
-    return {"description": text, "content": content}
+def _response(text: str, content: Json, headers: Json | None = None) -> Json:
+    return {"description": text, "content": content, "headers": ID_HEADER | (headers or {})}
 
 
 def _responses(path: str) -> Json:
     if path == "/metrics":
         good: Json = {"text/plain": {"schema": TEXT}}
     else:
-        good = {"application/json": {"schema": _ref(ANSWERS[path])}}
-    if path in ("/v1/completions", "/v1/chat/completions"):
-        good["text/event-stream"] = {"schema": TEXT}
+        good = {"application/json": {"schema": ref(ANSWERS[path])}}
+    if path in CHUNKS:
+        # Of a stream, the schema is that of each event (so tools read it before OpenAPI 3.2).
+        good["text/event-stream"] = {"schema": event_schema(CHUNKS[path])}
     responses = {"200": _response("The answer.", good)}
     for status in STATUSES.get(path, AT_THE_DOOR):
-        content = {"application/json": {"schema": _ref("Error")}}
-        responses[str(status)] = _response(STATUS_TEXTS[status], content)
+        content = {"application/json": {"schema": ref("Error")}}
+        headers = RETRY_HEADER if status in RETRY_STATUSES else None
+        responses[str(status)] = _response(STATUS_TEXTS[status], content, headers)
     if path == "/ready":
-        status_body = {"application/json": {"schema": _ref("Status")}}
+        status_body = {"application/json": {"schema": ref("Status")}}
         responses["503"] = _response("`status` says why not.", status_body)
     return responses
 
@@ -188,10 +119,11 @@ def make_document(app: FastAPI, *, with_keys: bool) -> Json:
         paths[clean] = operations
         for operation in operations.values():
             operation["responses"] = _responses(clean)
+            operation["parameters"] = [*operation.get("parameters", ()), REQUEST_ID]
             if with_keys and clean not in ("/health", "/ready"):
                 operation["security"] = [{"key": []}]
     document["paths"] = paths
-    document["components"] = {"schemas": _request_schemas() | _answer_schemas()}
+    document["components"] = {"schemas": _request_schemas() | answer_schemas()}
     if with_keys:
         scheme = {"type": "http", "scheme": "bearer"}
         document["components"]["securitySchemes"] = {"key": scheme}

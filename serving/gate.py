@@ -18,14 +18,16 @@ ID_PATTERN = re.compile(r"[\x21-\x7e]{1,128}")
 ID_PREFIXES = {"/v1/completions": "cmpl-", "/v1/chat/completions": "chatcmpl-"}
 
 
-def _request_id(path: str, headers: Headers) -> str:
-    """The client's own id, else a new one. Raises a 400 where it is not printable ASCII."""
-    given = headers.get("x-request-id")
-    if given is None or given == "":
-        return ID_PREFIXES.get(path, "req-") + uuid.uuid4().hex
-    if not ID_PATTERN.fullmatch(given):
+def _request_id(path: str, given: str) -> str:
+    """The client's own id if it can be one, else a new one."""
+    if ID_PATTERN.fullmatch(given):
+        return given
+    return ID_PREFIXES.get(path, "req-") + uuid.uuid4().hex
+
+
+def _check_id(given: str) -> None:
+    if given and not ID_PATTERN.fullmatch(given):
         raise invalid("X-Request-Id must be 1 to 128 printable ASCII characters.", "X-Request-Id")
-    return given
 
 
 class Gate:
@@ -42,15 +44,16 @@ class Gate:
             return
         headers = Headers(scope=scope)
         path = scope["path"]
-        request_id = ""
+        given = headers.get("x-request-id", "")
+        request_id = _request_id(path, given)
 
         async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start" and request_id:
+            if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
         try:
-            request_id = _request_id(path, headers)
+            _check_id(given)
             api_key = check_access(self._rules, scope["method"], path, headers)
         except ApiError as error:
             await error_response(error)(scope, receive, send_with_id)

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 from serving.structured import ResponseFormat, StructuredOutputs
 
@@ -26,8 +33,12 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+# Outermost in an annotation: bounds inside it reach the JSON schema, bounds around it would not.
+WHOLE = BeforeValidator(_whole)
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+# Ranges are checked where the model is known; only the schema says what no model takes.
+TokenId = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
+TokenIds = Annotated[list[TokenId], Field(json_schema_extra={"minItems": 1})]
 TokenIdText = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 
 
@@ -49,7 +60,7 @@ class DviOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     speculation: bool = True
-    max_draft_len: Annotated[Whole, Field(ge=0)] | None = None
+    max_draft_len: Annotated[int, Field(ge=0), WHOLE] | None = None
     log: bool = True
     detail: bool = False
 
@@ -58,11 +69,11 @@ class GenerationBody(Body):
     """Fields that both routes share."""
 
     model: str | None = None
-    max_tokens: Annotated[Whole, Field(ge=0)] | None = None
-    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[Whole, Field(ge=-1, lt=1 << 31)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -70,15 +81,15 @@ class GenerationBody(Body):
     logit_bias: (
         Annotated[
             dict[TokenIdText, Annotated[float, Field(ge=-100, le=100)]],
-            Field(max_length=MAX_BIASED_IDS),
+            Field(max_length=MAX_BIASED_IDS, json_schema_extra={"additionalProperties": False}),
         ]
         | None
     ) = None
-    seed: Annotated[Whole, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
-    n: Annotated[Whole, Field(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64), WHOLE] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), WHOLE] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=64)] | None = None
-    stop_token_ids: Annotated[list[Whole], Field(max_length=64)] | None = None
-    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    stop_token_ids: Annotated[list[Annotated[TokenId, WHOLE]], Field(max_length=64)] | None = None
+    min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
@@ -122,12 +133,12 @@ class CompletionBody(GenerationBody):
 
     prompt: (
         str
-        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[TokenId], Field(min_length=1)]
         | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[list[int]], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
     )
     echo: bool | None = None
-    logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
 
     @model_validator(mode="after")
     def check_limit(self) -> Self:
@@ -177,7 +188,7 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     logprobs: bool | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS), WHOLE] | None = None
     prediction: Prediction | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -200,4 +211,4 @@ class PromoteBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    version: Annotated[Whole, Field(ge=0)]
+    version: Annotated[int, Field(ge=0), WHOLE]

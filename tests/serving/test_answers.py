@@ -176,6 +176,7 @@ def test_a_clients_request_id_is_taken_over(server: FakeServer) -> None:
     assert server.http.get("/nowhere", headers=headers).headers["x-request-id"] == "mine-1"
     bad = server.http.post("/v1/completions", json=TEXT, headers={"x-request-id": "a b"})
     assert (bad.status_code, bad.json()["error"]["param"]) == (400, "X-Request-Id")
+    assert bad.headers["x-request-id"].startswith("cmpl-")
 
 
 def test_an_id_that_is_being_answered_is_answered_again_but_not_recorded() -> None:
