@@ -16,7 +16,7 @@ from tests.decoding.plainly import raw_logits
 from tests.drafting.rows import random_prompt
 from tests.rigs import build_target
 
-NUM_REQUESTS, NUM_TOKENS = 24, 60
+NUM_REQUESTS, NUM_TOKENS = 12, 60
 # Logits are about 3 in size, seldom above 12: a bf16 of that size has steps of 2^-4, and sums of a
 # few of them part two forwards; fp32 has steps of 2^-20.
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.5}
