@@ -63,7 +63,7 @@ def arrives_otherwise(case: Any) -> bool:
 
 def check(live: Live, case: Any, seen: Counter[tuple[str, int]]) -> int:
     """Send ``case`` with the admin's key and hold the answer against the document."""
-    answer = case.call(base_url=live.server.url, headers=ADMIN)
+    answer = case.call(base_url=live.server.url, headers=ADMIN, timeout=60)
     label = case.operation.label
     seen[label, answer.status_code] += 1
     assert answer.status_code < 500, (label, answer.text)
@@ -74,26 +74,36 @@ def check(live: Live, case: Any, seen: Counter[tuple[str, int]]) -> int:
     return int(answer.status_code)
 
 
+def drawn(operation: Any, mode: GenerationMode, num: int) -> list[Any]:
+    """Random cases, all before the first is sent: hypothesis walks sys.modules while it draws, and
+    a server at work in this process may import something meanwhile.
+    """
+    cases: list[Any] = []
+
+    @seed(num)
+    @settings(
+        max_examples=num,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(operation.as_strategy(generation_mode=mode))
+    def collect(case: Any) -> None:
+        cases.append(case)
+
+    collect()
+    return cases
+
+
 def fuzz(live: Live, operations: list[Any], mode: GenerationMode, num: int) -> Counter[Any]:
     seen: Counter[tuple[str, int]] = Counter()
     for operation in operations:
-        size = num if operation.label in GENERATION else max(3, num // 8)
-
-        @seed(num)
-        @settings(
-            max_examples=size,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(operation.as_strategy(generation_mode=mode))
-        def run(case: Any) -> None:
+        is_generation = operation.label in GENERATION
+        for case in drawn(operation, mode, num if is_generation else max(3, num // 8)):
             status = check(live, case, seen)
-            if mode is GenerationMode.NEGATIVE and case.operation.label in GENERATION:
+            if mode is GenerationMode.NEGATIVE and is_generation:
                 assert status >= 400 or arrives_otherwise(case), (case.body, case.headers)
-
-        run()
     return seen
 
 
