@@ -125,7 +125,7 @@ class DemoConfig:
     """`dvi demo`."""
 
     prompts_per_domain: int = option(40, "prompts of each of the three domains", low=10, high=80)
-    streams: int = option(2, "requests in flight", low=1)
+    streams: int = option(4, "requests in flight", low=1)
     sampled_prompts: int = option(15, "prompts of the sampled pass", low=0)
     max_tokens: int = option(48, "tokens an answer", low=1)
     deterministic: bool = option(

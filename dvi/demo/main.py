@@ -32,8 +32,9 @@ from dvi.traffic.stream import Prompt, make_stream
 log = logging.getLogger(__name__)
 
 DOMAINS = ("sql", "support", "json")
-CHECK_IN_FLIGHT = 8  # of the passes that only compare: answers do not depend on neighbours
-SPEED_SAMPLE = 4  # prompts of each domain, from its last ten
+CHECK_IN_FLIGHT = 16  # of the passes that only compare: answers do not depend on neighbours
+MAX_CONTEXT_LEN = 480  # no request is longer; memory of so many rows stays small
+SPEED_SAMPLE = 3  # prompts of each domain, from its last ten
 TEMPERATURE = 0.8  # of the sampled pass
 FIRST_SEED = 1_000  # of the sampled pass; any will do
 
@@ -100,7 +101,11 @@ def _all_passes(run: _Run, url: str) -> Passes:
 def _server_overrides(config: DviConfig) -> list[str]:
     """Fixed K and no controller, so that alpha is that of the draft alone."""
     fixed = ["decoding.adaptive=false", f"decoding.deterministic={config.demo.deterministic}"]
-    return [*forwarded_overrides(config), *fixed]
+    sizes = [
+        f"serving.max_batch_size={CHECK_IN_FLIGHT}",
+        f"serving.max_context_len={MAX_CONTEXT_LEN}",
+    ]
+    return [*sizes, *forwarded_overrides(config), *fixed]
 
 
 def _control(run: _Run, folder: Path) -> list[Answer]:
