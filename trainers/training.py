@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from dvi.config import TrainerConfig
 from dvi.registry import ManifestFields
 from dvi.replay import StoredTrace
@@ -25,6 +23,7 @@ from trainers.checkpoint import (
     check_identity,
 )
 from trainers.gate import Decision, GateRule, Scores, Verdict, decide, stricter
+from trainers.head_rows import list_tensors, restore_list
 from trainers.intake import Intake
 from trainers.learner import Learner
 from trainers.probe import ProbeSet
@@ -32,7 +31,6 @@ from trainers.reports import StepReport, loss_values
 from trainers.rows import Rows
 from trainers.versions import Versions
 
-COUNTS, LIST = "tokens/counts", "vocab/"  # tensor names in a checkpoint
 MAX_DROPS_IN_A_ROW = 8  # then the values themselves are bad, not a batch
 
 
@@ -204,7 +202,7 @@ class Training:
         check_identity(checkpoint, self.parts.identity)
         learner, counters = self.parts.learner, checkpoint.counters
         learner.optimizer.restore(checkpoint.tensors)
-        self._restore_list(checkpoint.tensors)
+        restore_list(checkpoint.tensors, learner.draft, self.parts.rows.tokens)
         learner.num_steps = self.saved_step = counters.steps
         learner.num_dropped = counters.dropped_steps
         learner.baseline = checkpoint.baseline
@@ -274,26 +272,15 @@ class Training:
         self.drops_in_a_row = 0
         return version
 
-    def _list_state(self) -> dict[str, Tensor]:
-        """Counts of tokens and the list that the draft's head has now."""
-        vocab = self.parts.learner.draft.vocab
-        state = {COUNTS: self.parts.rows.tokens.counts.clone()}
-        listed = {} if vocab is None else vocab.tensors()
-        return {**state, **{LIST + name: tensor for name, tensor in listed.items()}}
-
-    def _restore_list(self, tensors: Mapping[str, Tensor]) -> None:
-        """A checkpoint of a config with all rows, or of before lists, has none: start over."""
-        if COUNTS in tensors:
-            self.parts.rows.tokens.restore(tensors[COUNTS])
-        listed = {n.removeprefix(LIST): t for n, t in tensors.items() if n.startswith(LIST)}
-        self.parts.learner.draft.take_list(listed or None)
-
     def _snapshot(self) -> Checkpoint:
         learner = self.parts.learner
         return Checkpoint(
             identity=self.parts.identity,
             training_id=self.parts.versions.training_id,
-            tensors={**learner.optimizer.tensors(), **self._list_state()},
+            tensors={
+                **learner.optimizer.tensors(),
+                **list_tensors(learner.draft, self.parts.rows.tokens),
+            },
             counters=self.counters(),
             baseline=learner.baseline,
             debt_steps=self.debt_steps,
