@@ -64,6 +64,7 @@ class MetricsSource:
     watcher: AdapterWatcher | None = None
     supervisor: Supervisor | None = None
     sentinel: Sentinel | None = None
+    vllm_model: str | None = None
     _before_start: EngineStats = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +96,7 @@ class MetricsSource:
             tracking_rows_dropped=int(dropped_rows),
             drift_events={} if self.sentinel is None else dict(self.sentinel.counts.events),
             guard_rollbacks=0 if self.sentinel is None else self.sentinel.counts.num_rollbacks,
+            vllm_model=self.vllm_model,
         )
 
     def text(self) -> bytes:

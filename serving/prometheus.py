@@ -23,6 +23,7 @@ from serving.counts import CountsView
 from serving.histograms import HistogramView
 from serving.sentinel import KINDS
 from serving.trainer_status import DECISIONS, TrainerStatus
+from serving.vllm_names import vllm_counters
 
 SOURCES = (Source.NEURAL, Source.MEMORY)
 DROP_REASONS = ("queue_full", "store_error", "duplicate", "opted_out")
@@ -57,6 +58,7 @@ class MetricsSnapshot:
     tracking_rows_dropped: int = 0
     drift_events: Mapping[str, int] = field(default_factory=dict)
     guard_rollbacks: int = 0
+    vllm_model: str | None = None  # model_name of vLLM's counters; None: they are not shown
 
 
 def _counter(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
@@ -220,6 +222,8 @@ class _Once:
         yield from draft_counters(self._shot)
         yield from learning_counters(self._shot)
         yield from gauges(self._shot)
+        if self._shot.vllm_model is not None:
+            yield from vllm_counters(self._shot.engine, self._shot.vllm_model)
         for name, view in self._shot.histograms.items():
             yield HistogramMetricFamily(
                 name, HISTOGRAM_HELP[name], buckets=view.buckets, sum_value=view.total

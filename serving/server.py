@@ -148,6 +148,7 @@ def _metrics_source(plant: Plant, service: Service) -> MetricsSource:
         counts=service.counts,
         histograms=LatencyHistograms(),
         trainer=TrainerStatusReader(plant.state / "trainer" / "status.json"),
+        vllm_model=model_name(config) if config.serving.vllm_metric_names else None,
     )
 
 

@@ -28,6 +28,9 @@ class ServingConfig:
     )
     drain_timeout_s: float = option(25.0, "time running requests get on SIGTERM", low=0)
     metrics_open: bool = option(False, "/metrics without a key")
+    vllm_metric_names: bool = option(
+        False, "/metrics also has vLLM's four vllm:spec_decode_num_*_total counters"
+    )
     admin_key_file: str | None = option(
         None, "file with one admin key a line; DVI_ADMIN_KEY does the same"
     )

@@ -150,6 +150,37 @@ def test_numbers_of_the_engine_reach_their_names() -> None:
     assert value("dvi_traces_dropped_total", reason="opted_out") == 1
 
 
+def test_vllms_counters_are_there_only_where_asked_and_say_what_ours_say() -> None:
+    counts = AcceptanceCounts()
+    counts.add_round(Source.NEURAL, 3, 3, 2)
+    counts.add_round(Source.MEMORY, 1, 1, 1)
+    counts.add_round(Source.TARGET, 0, 0, 0)
+    stats = replace(
+        stats_before_start(MAX_DRAFT_LEN),
+        counts=counts,
+        proposed_per_position=(2, 1, 1, *[0] * (MAX_DRAFT_LEN - 3)),
+        accepted_per_position=(2, 1, *[0] * (MAX_DRAFT_LEN - 2)),
+    )
+    shot = replace(snapshot_of(stats, ServerCounts()), vllm_model="tiny")
+    found = samples(render(shot))
+    ours = samples(render(replace(shot, vllm_model=None)))
+    of_vllm = {key: value for key, value in found.items() if key not in ours}
+    # The labels that vLLM gives them: its dashboards select by model_name.
+    labels = {"model_name": "tiny", "engine": "0"}
+    name = "vllm:spec_decode_num_{}_total".format
+    expected = {
+        (name("drafts"), frozenset(labels.items())): 2.0,
+        (name("draft_tokens"), frozenset(labels.items())): 3.0 + 1.0,
+        (name("accepted_tokens"), frozenset(labels.items())): 2.0 + 1.0,
+    }
+    for position in range(MAX_DRAFT_LEN):
+        own = frozenset((labels | {"position": str(position)}).items())
+        expected[name("accepted_tokens_per_pos"), own] = (2.0, 1.0, 0.0)[min(position, 2)]
+    assert of_vllm == expected
+    total = sum(ours["dvi_accepted_tokens_total", frozenset({("source", s)})] for s in SOURCES)
+    assert total == expected[name("accepted_tokens"), frozenset(labels.items())]
+
+
 def test_a_bucket_includes_its_bound_and_counts_are_cumulative() -> None:
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 9.0):
