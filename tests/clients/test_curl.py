@@ -80,9 +80,17 @@ def test_lines_come_while_the_answer_is_being_made(live: Live) -> None:
     assert process.returncode == 0
 
 
+def is_recorded(metrics: dict[str, float]) -> bool:
+    """Whether the traces of all answers so far have been written or dropped."""
+    answered = sum(metrics[f"dvi_requests_total{{{outcome}}}"] for outcome in ("stop", "length"))
+    fates = ("dvi_traces_written_total", "dvi_traces_dropped_total{")
+    return answered == sum(v for name, v in metrics.items() if name.startswith(fates))
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_killed_curl_frees_its_row_and_leaves_no_record(live: Live, stream: bool) -> None:
     body = {"prompt": "b", "max_tokens": 240, "ignore_eos": True, "stream": stream}
+    assert wait_for(lambda: is_recorded(live.metrics()))
     before = live.metrics()
     process = subprocess.Popen(command(live, "/v1/completions", body, "-N"), stdout=subprocess.PIPE)
     assert wait_for(lambda: live.metrics()["dvi_running_requests"] == 1)

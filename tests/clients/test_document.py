@@ -18,6 +18,7 @@ import httpx
 import jsonschema_rs
 import pytest
 import schemathesis
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
@@ -32,6 +33,12 @@ GENERATION = {"POST /v1/completions", "POST /v1/chat/completions"}
 MAY_REFUSE_WHAT_FITS = "positive_data_acceptance"
 # Asserted by ``fuzz``, which knows what becomes of headers.
 KNOWS_NO_MENDING = "negative_data_rejection"
+
+
+@pytest.fixture(autouse=True)
+def _subnormal_floats() -> None:
+    """Hypothesis draws them and refuses to where an earlier test of the process flushed them."""
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="module")

@@ -167,8 +167,8 @@ def target_hash(target: TargetModel) -> str:
     tensors = [target.embedding, target.final_norm, target.head]
     for index in range(target.spec.num_layers):
         layer = target.layer(index)
-        tensors += [layer.qkv.weight, layer.o.weight, layer.gate_up.weight, layer.down.weight]
-        tensors += [layer.weights.input_norm, layer.weights.post_norm]
+        tensors += [matrix.weight for matrix in layer.matrices]
+        tensors += [layer.input_norm, layer.post_norm]
     for tensor in tensors:
         digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
