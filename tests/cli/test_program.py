@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -132,21 +129,3 @@ def test_promoting_what_is_not_there_exits_2(tmp_path: Path) -> None:
 def test_version_is_ours(tmp_path: Path) -> None:
     done = run_dvi("--version", home=tmp_path)
     assert done.stdout.split() == ["dvi", __version__]
-
-
-def test_the_wheel_holds_three_packages_and_the_conf_folder(tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    source = tmp_path / "source"  # a copy: building leaves folders in the source tree
-    source.mkdir()
-    names = ("conf", "dvi", "serving", "trainers", "pyproject.toml", "setup.py", "MANIFEST.in")
-    files = ["cp", "-r", *(str(ROOT / name) for name in names)]
-    subprocess.run(
-        [*files, str(ROOT / "README.md"), str(ROOT / "LICENSE"), str(source)], check=True
-    )
-    subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(source)], check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names_inside = zipfile.ZipFile(wheel).namelist()
-    tops = {name.split("/")[0] for name in names_inside}
-    assert tops == {"dvi", "serving", "trainers", f"dvi_serving-{__version__}.dist-info"}
-    assert {"dvi/conf/config.yaml", "dvi/conf/drafter/block.yaml"} <= set(names_inside)
-    assert {"serving/static/index.html", "serving/static/dashboard.js"} <= set(names_inside)

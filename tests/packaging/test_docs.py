@@ -1,0 +1,56 @@
+"""Pages that are made from the code, and links between pages."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page, as GitHub makes them from its headings."""
+    titles = re.findall(r"^#+ +(.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", title.lower()) for title in titles)
+    return {title.replace(" ", "-") for title in kept}
+
+
+def test_the_page_of_config_keys_is_what_the_config_says() -> None:
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "config_docs.py")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    written = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    assert written == made, "run: .venv/bin/python scripts/config_docs.py > docs/config.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_to_files_and_headings_that_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        assert not anchor or anchor in headings(found), target
+
+
+def test_every_page_of_docs_is_named_in_the_readme_or_by_a_page_that_is() -> None:
+    reached, queue = set(), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        text = page.read_text(encoding="utf-8")
+        for path in (ROOT / "docs").glob("*.md"):
+            if path not in reached and path != page and f"{path.name}" in text:
+                reached.add(path)
+                queue.append(path)
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} == {path.name for path in reached}

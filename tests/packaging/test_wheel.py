@@ -1,0 +1,96 @@
+"""The wheel: built, installed into an empty folder, and run with the checkout out of sight."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dvi import __version__
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+SOURCES = ("conf", "dvi", "serving", "trainers", "pyproject.toml", "setup.py", "MANIFEST.in")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A wheel and the folder that it was installed into, beside an empty home."""
+
+    wheel: Path
+    site: Path
+    home: Path
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The installed `dvi`, run in a folder outside any checkout, as a new user."""
+        hidden = ("DVI_", "XDG_", "PYTHON", "HYDRA_")
+        clean = {name: v for name, v in os.environ.items() if not name.startswith(hidden)}
+        return subprocess.run(
+            [str(self.site / "bin" / "dvi"), *words],
+            cwd=self.home,
+            env={**clean, "HOME": str(self.home), "PYTHONPATH": str(self.site)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    source, home, site = folder / "source", folder / "home", folder / "site"
+    source.mkdir()  # a copy: building leaves folders in the source tree
+    home.mkdir()
+    for name in (*SOURCES, "README.md", "LICENSE"):
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, source / name)
+    build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([*build, str(source)], check=True, timeout=120)
+    (wheel,) = folder.glob("*.whl")
+    shutil.rmtree(source)
+    install = [*PIP, "install", "--no-deps", "--no-compile", "--no-index", "--target", str(site)]
+    subprocess.run([*install, str(wheel)], check=True, timeout=120)
+    return Installed(wheel, site, home)
+
+
+def test_the_wheel_holds_three_packages_with_conf_and_static_files(installed: Installed) -> None:
+    inside = set(zipfile.ZipFile(installed.wheel).namelist())
+    tops = {name.split("/")[0] for name in inside}
+    assert tops == {"dvi", "serving", "trainers", f"dvi_serving-{__version__}.dist-info"}
+    for folder, place in (("conf", "dvi/conf"), ("serving/static", "serving/static")):
+        files = [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+        assert files
+        wanted = {f"{place}/{path.relative_to(ROOT / folder)}" for path in files}
+        assert wanted == {name for name in inside if name.startswith(f"{place}/")}
+
+
+def test_the_installed_program_says_its_version_and_lists_models(installed: Installed) -> None:
+    done = installed.run("--version")
+    assert (done.returncode, done.stdout.split()) == (0, ["dvi", __version__]), done.stderr
+    done = installed.run("models", "list", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    # Not in the folder it runs in and not beside the program: in the user's own data folder.
+    data = installed.home / ".local" / "share" / "dvi"
+    assert [row["path"] for row in rows] == [str(data / "models" / row["name"]) for row in rows]
+    assert rows
+    assert list(installed.home.iterdir()) == []
+
+
+def test_the_installed_program_composes_its_own_conf(installed: Installed) -> None:
+    done = installed.run("serve", "drafter=head", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "kind: head" in done.stdout
+    assert "max_batch_size: 8" in done.stdout
+    assert list(installed.home.iterdir()) == []
