@@ -45,6 +45,10 @@ class Batch:
         """Prompt tokens in the pass."""
         return sum(chunk.num_tokens for chunk in self.prefills)
 
+    def sessions(self) -> list[Session]:
+        """Everyone in the pass."""
+        return [*self.rounds, *(chunk.session for chunk in self.prefills)]
+
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
@@ -83,11 +87,12 @@ class Scheduler:
         self._make_session = make_session
         self._clock = clock
         self._running: dict[int, Running] = {}  # by row, in order of arrival
-        self._batch = Batch([], [])
+        self._batch: Batch | None = None  # None: the step has not got as far as that
         self._num_ended = 0  # requests that this step ended before its pass
 
     def next_batch(self) -> Batch:
         """Let go, let in, then take everyone on a row: for a round, or a share of the prefill."""
+        self._batch = None
         self._end_cancelled(self._inbox.take_cancelled())
         self._end_overdue()
         for ticket in self._inbox.take_waiting(self._rows.num_free):
@@ -123,8 +128,12 @@ class Scheduler:
         )
 
     def fail_batch(self, error: str) -> StepReport:
-        """End everyone in the newest batch: their rows cannot be trusted any more."""
-        members = [*self._batch.rounds, *(chunk.session for chunk in self._batch.prefills)]
+        """End everyone in the step's batch: their rows cannot be trusted any more.
+
+        A step that failed before it had one ends everyone on a row: any of them may be the cause,
+        and would be again. Who still waits is untouched.
+        """
+        members = self.sessions() if self._batch is None else self._batch.sessions()
         failed = [self._running[one.row] for one in members if one.row in self._running]
         for running in failed:
             self._drop(running, FinishReason.FAILED, error)
@@ -177,10 +186,10 @@ class Scheduler:
         return num_ended
 
     def _admit(self, ticket: Ticket) -> None:
-        place = self._rows.place(ticket.request, ticket.family)
         try:
+            place = self._rows.place(ticket.request, ticket.family)
             session = self._make_session(ticket.request, place.row)
-        except FAULTS as fault:  # a decoder that cannot be made must not leave the caller waiting
+        except FAULTS as fault:  # nobody may be left waiting for a request that left the line
             logger.exception("request not admitted")
             self._refuse(ticket, FinishReason.FAILED, f"not admitted: {type(fault).__name__}")
             return

@@ -17,6 +17,7 @@ from dvi.types import Delta, FinishReason
 from tests.decoding.engines import (
     LIMITS,
     Received,
+    Rig,
     ScriptedDrafter,
     make_request,
     make_rig,
@@ -107,6 +108,64 @@ def test_a_request_whose_decoder_cannot_be_made_fails_alone():
         pass
     assert (got.reason("bad"), got.reason("good")) == (FinishReason.FAILED, FinishReason.LENGTH)
     assert rig.engine.stats().requests[Outcome.FAILED] == 1
+
+
+def fail_at_choosing(rig: Rig) -> None:
+    """One step whose batch is never made."""
+    take = rig.engine.scheduler._take_prefixes
+
+    def fail(reading: object) -> list[object]:
+        raise RuntimeError("no batch")
+
+    rig.engine.scheduler._take_prefixes = fail
+    rig.engine.advance()
+    rig.engine.scheduler._take_prefixes = take
+
+
+def test_a_step_without_a_batch_fails_everyone_on_a_row_and_nobody_else():
+    rig = make_rig(TARGET, "block", limits=SMALL)
+    got = Received()
+    rig.engine.submit(make_request("old", (1, 2), max_tokens=90), got)
+    for _ in range(3):
+        rig.engine.advance()
+    for name in ("new", "waits"):  # two rows: the first joins in the step that fails
+        rig.engine.submit(make_request(name, (3, 4), max_tokens=12), got)
+    fail_at_choosing(rig)
+    assert (got.reason("old"), got.reason("new")) == (FinishReason.FAILED, FinishReason.FAILED)
+    while rig.engine.advance().worked:
+        pass
+    assert got.reason("waits") is FinishReason.LENGTH
+    assert rig.engine.stats().requests[Outcome.FAILED] == 2
+
+
+def test_a_failing_step_does_not_fail_whoever_was_in_the_step_before():
+    rig = make_rig(TARGET, "none", limits=SMALL)
+    got = Received()
+    rig.engine.submit(make_request("ended", (1, 2), max_tokens=1), got)
+    while rig.engine.advance().worked:
+        pass
+    rig.engine.submit(make_request("next", (1, 2), max_tokens=12), got)
+    fail_at_choosing(rig)  # the batch before it was that of a request which has ended
+    assert got.reason("next") is FinishReason.FAILED
+    assert [one.finish_reason for one in got.deltas["ended"]] == [FinishReason.LENGTH]
+
+
+def test_a_request_that_no_row_can_be_found_for_fails_alone():
+    rig = make_rig(TARGET, "none", limits=SMALL)
+    got = Received()
+    place = rig.engine.scheduler._rows.place
+
+    def fail_once(request, family):
+        if request.request_id == "bad":
+            raise RuntimeError("no place")
+        return place(request, family)
+
+    rig.engine.scheduler._rows.place = fail_once
+    for name in ("bad", "good"):
+        rig.engine.submit(make_request(name, (1, 2)), got)
+    while rig.engine.step().worked:
+        pass
+    assert (got.reason("bad"), got.reason("good")) == (FinishReason.FAILED, FinishReason.LENGTH)
 
 
 def test_a_receiver_that_fails_hurts_nobody_else():
