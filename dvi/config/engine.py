@@ -77,10 +77,15 @@ class DecodingConfig:
         True, "source and length of highest goodput each step, nothing included"
     )
     probe_interval_rounds: int = option(
-        64, "a source that does not pay is tried once in so many rounds", low=1
+        64,
+        "a source that does not pay is tried once in so many rounds, a dear one less often (at 64: "
+        "some 1% of decode time)",
+        low=1,
     )
     cost_profile: str | None = option(
-        None, "JSON file with times of passes and draft steps; null measures them at first start"
+        None,
+        "JSON file with times of passes and draft steps, taken as it is; null measures them at "
+        "first start and follows what steps take",
     )
     verification: str = option(
         "coupled",

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+# Times that differ by more than this factor are not those of one machine at rest.
+FAR_OFF = 1.5
+
 Point = tuple[float, float]  # (batch or positions, seconds)
 
 

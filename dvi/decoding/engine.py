@@ -161,6 +161,7 @@ class Engine:
         """One round of everyone on a row, with prompt chunks beside; exceptions pass through."""
         with torch.inference_mode():
             self._ledger.start_step()
+            start_s = self.parts.clock()
             self.slot.swap_if_staged()
             batch = self.scheduler.next_batch()
             rounds = batch.rounds
@@ -172,7 +173,11 @@ class Engine:
             self.controller.learn(rounds, proposals, commits)
             self.proposer.remember(rounds)
             self.traces.offer(rounds, verdicts, commits)
-            return self.scheduler.finish_step(batch, commits)
+            report = self.scheduler.finish_step(batch, commits)
+            if not batch.prefills:
+                seconds = self.parts.clock() - start_s
+                self.controller.book_time(rounds, plans, proposals, seconds)
+            return report
 
     def advance(self) -> StepReport:
         """A step that cannot stop the engine: a fault fails the requests of its batch."""

@@ -13,7 +13,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import torch
 
 from dvi.config import DecodingConfig
 from dvi.config.home import dvi_home
-from dvi.decoding.costs import BatchCosts, CostProfile, Point, load_costs
+from dvi.decoding.costs import FAR_OFF, BatchCosts, CostProfile, Point, load_costs
 from dvi.drafting import Drafter, DraftRequest
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Segment
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 # Where a row is measured: some way into a context, as most rounds are.
 MEASURED_POSITION = 200
 TURNS = 3  # after one unmeasured call each; the least is kept: what disturbs only ever adds
+MOST_TURNS = 9  # while a turn still finds a call faster by more than SETTLED, the machine is busy
+SETTLED = 0.1
 MEASURED_BATCHES = (1, 2, 4, 8, 16, 32)
 # One row is measured closely: that is where the crossing from plain to packed matrices lies.
 ONE_ROW_WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33)
@@ -68,19 +70,56 @@ def profile_from_config(
     clock: Callable[[], float],
     machine: str,
 ) -> CostProfile:
-    """The profile of the configured file; else the remembered one of ``machine``, or a new one.
+    """The profile of the configured file, as it is; else what ``machine`` costs now.
 
-    ``machine`` is ``machine_fingerprint`` of all that decides the times. What is remembered is
-    optional: where it cannot be written, the next start measures again.
+    ``machine`` is ``machine_fingerprint`` of all that decides the times. What was remembered of it
+    is taken where a few timed passes still agree, and measured again where they do not, because
+    either time the machine may have been busy. Remembering is optional: where nothing can be
+    written, the next start measures again.
     """
     if config.cost_profile is not None:
         return load_costs(Path(config.cost_profile).expanduser())
-    path = dvi_home() / "cache" / f"costs-{machine}.json"
+    path = remembered_path(machine)
+    known = None
     with contextlib.suppress(ValueError):
-        return load_costs(path)
+        known = load_costs(path)
+    if known is not None:
+        off = how_far_off(known, target, drafter, bounds, clock)
+        if off <= FAR_OFF:
+            return known
+        logger.warning("%s is off by a factor of %.1f; measuring again", path, off)
     profile = measure_costs(target, drafter, bounds, clock)
     _remember(profile, path)
     return profile
+
+
+def remembered_path(machine: str) -> Path:
+    """Where the measurement of a machine is kept."""
+    return dvi_home() / "cache" / f"costs-{machine}.json"
+
+
+def forget_costs(machine: str) -> None:
+    """Measure again at the next start: steps are far faster than what was measured."""
+    logger.warning("the measured cost profile is too slow; the next start measures again")
+    with contextlib.suppress(OSError):
+        remembered_path(machine).unlink()
+
+
+def how_far_off(
+    known: CostProfile,
+    target: TargetModel,
+    drafter: Drafter | None,
+    bounds: Bounds,
+    clock: Callable[[], float],
+) -> float:
+    """Largest ratio, either way, of recorded times of one session to those of some passes now."""
+    few = replace(bounds, num_rows=1)
+    widths = sorted({1, bounds.max_draft_len + 1})
+    seen = timed_costs(target, drafter, few, [(1, width) for width in widths], clock)
+    times = [(known.pass_s(1, width), seen.pass_s(1, width)) for width in widths]
+    times.append((known.draft_s(1), seen.draft_s(1)))
+    pairs = [pair for pair in times if min(pair) > 0]
+    return max(max(before, now) / min(before, now) for before, now in pairs)
 
 
 def machine_fingerprint(system: str, draft: str, bounds: Bounds) -> str:
@@ -114,10 +153,21 @@ def measure_costs(
     Uses the drafter's first rows and releases them; what was written is overwritten by any prompt.
     ``drafter`` is the learned one, None where there is none.
     """
-    batches = bounds.batches()
+    cells = [(batch, width) for batch in bounds.batches() for width in bounds.widths(batch)]
+    return timed_costs(target, drafter, bounds, cells, clock)
+
+
+def timed_costs(
+    target: TargetModel,
+    drafter: Drafter | None,
+    bounds: Bounds,
+    cells: Sequence[tuple[int, int]],
+    clock: Callable[[], float],
+) -> CostProfile:
+    """Of some (batch, positions a session), batches ascending; see ``measure_costs``."""
+    batches = sorted({batch for batch, _ in cells})
     length = MEASURED_POSITION + bounds.max_draft_len + 1
     cache = target.new_cache(target.spec.num_layers, bounds.num_rows, length)
-    cells = [(batch, width) for batch in batches for width in bounds.widths(batch)]
     calls: list[Callable[[], object]] = [partial(forward, target, cache, *cell) for cell in cells]
     if drafter is not None and bounds.max_draft_len:
         calls += [partial(drafter.propose, draft_requests(batch), cache) for batch in batches]
@@ -133,7 +183,7 @@ def measure_costs(
             BatchCosts(
                 batch,
                 never_dearer_than_wider(
-                    [(batch * width, passes[batch, width]) for width in bounds.widths(batch)]
+                    [(one * width, passes[one, width]) for one, width in cells if one == batch]
                 ),
                 steps[batch],
             )
@@ -156,14 +206,22 @@ def draft_requests(batch: int) -> list[DraftRequest]:
 
 
 def time_calls(calls: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
-    """Least seconds of each call, taken in turns so that a slow moment hits all alike."""
+    """Least seconds of each call, taken in turns so that a slow moment hits all alike.
+
+    More turns than TURNS are taken while they still find a call much faster than before.
+    """
     least_s = [math.inf] * len(calls)
-    for turn in range(TURNS + 1):
+    for turn in range(MOST_TURNS + 1):
+        settled = True
         for index, call in enumerate(calls):
             start_s = clock()
             call()
-            if turn:
-                least_s[index] = min(least_s[index], clock() - start_s)
+            seconds = clock() - start_s
+            if turn and seconds < least_s[index]:
+                settled = settled and seconds >= least_s[index] * (1 - SETTLED)
+                least_s[index] = seconds
+        if settled and turn >= TURNS:
+            break
     return least_s
 
 

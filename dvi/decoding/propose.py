@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dvi.decoding.controller import Drafting, DraftPlan, Offers
 from dvi.decoding.delivery import ANSWERED
 from dvi.decoding.faults import FAULTS
+from dvi.decoding.plans import Drafting, DraftPlan, Offers
 from dvi.decoding.session import Session
 from dvi.decoding.stats import Ledger, Phase
 from dvi.drafting import Drafter, DraftRequest, Proposal

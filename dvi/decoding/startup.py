@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from dvi.config import DrafterConfig, DviConfig
@@ -17,8 +18,14 @@ from dvi.decoding.costs import CostProfile
 from dvi.decoding.engine import Engine, EngineParts
 from dvi.decoding.grammar import GrammarCompiler
 from dvi.decoding.limits import EngineLimits, limits_from_config
-from dvi.decoding.measure import Bounds, machine_fingerprint, profile_from_config
+from dvi.decoding.measure import (
+    Bounds,
+    forget_costs,
+    machine_fingerprint,
+    profile_from_config,
+)
 from dvi.decoding.observer import EngineObserver, SilentObserver
+from dvi.decoding.pace import Pace
 from dvi.decoding.record import TraceSink, drop_trace
 from dvi.decoding.slot import AdapterSlot
 from dvi.drafting import Drafter
@@ -102,15 +109,16 @@ def engine_on(
     )
     limits = limits_from_config(config.decoding, config.serving, config.replay.top_ids)
     drafter = make_drafter(config.drafter, target, limits.num_rows, limits.row_len, base)
+    machine = machine_of(config, limits, answers + base)
     if costs is None:
         costs = costs_from_config(
-            config, target, drafter, limits, fingerprint=answers + base, clock=outlets.clock
+            config, target, drafter, limits, machine=machine, clock=outlets.clock
         )
     parts = EngineParts(
         target=target,
         drafter=drafter,
         slot=AdapterSlot(drafter, outlets.clock, outlets.observer),
-        controller=Controller(config.decoding, costs),
+        controller=Controller(config.decoding, costs, make_pace(config, costs, machine)),
         limits=limits,
         make_decoder=tokenizer.detokenizer,
         grammars=GrammarCompiler(tokenizer.for_grammars),
@@ -132,19 +140,31 @@ def costs_from_config(
     drafter: Drafter,
     limits: EngineLimits,
     *,
-    fingerprint: str,
+    machine: str,
     clock: Callable[[], float],
 ) -> CostProfile | None:
-    """What passes cost, where something depends on it; ``fingerprint`` names target and draft."""
+    """What passes cost, where something depends on it."""
     if not config.decoding.adaptive or drafter.kind == "none":
         return None
     bounds = Bounds(limits.num_rows, limits.max_draft_len)
-    draft = f"{config.drafter.kind} {config.drafter.exit_layer} {config.drafter.draft_vocab_size}"
-    machine = machine_fingerprint(fingerprint, draft, bounds)
     neural = sources_of(drafter).neural
     return profile_from_config(
         config.decoding, target, neural, bounds, clock=clock, machine=machine
     )
+
+
+def machine_of(config: DviConfig, limits: EngineLimits, fingerprint: str) -> str:
+    """Names all that decides what passes cost; ``fingerprint`` is that of target and draft base."""
+    draft = f"{config.drafter.kind} {config.drafter.exit_layer} {config.drafter.draft_vocab_size}"
+    bounds = Bounds(limits.num_rows, limits.max_draft_len)
+    return machine_fingerprint(fingerprint, draft, bounds)
+
+
+def make_pace(config: DviConfig, costs: CostProfile | None, machine: str) -> Pace | None:
+    """Corrections by the steps that are taken: of what was measured, not of a recorded profile."""
+    if costs is None or config.decoding.cost_profile is not None:
+        return None
+    return Pace(costs, partial(forget_costs, machine))
 
 
 def load_checked_target(path: Path, config: DviConfig) -> TargetModel:

@@ -11,8 +11,9 @@ import pytest
 
 from dvi.config import DecodingConfig
 from dvi.decoding import Controller, decode_batch
-from dvi.decoding.controller import PROBE_LEN, Offers
 from dvi.decoding.costs import CostProfile
+from dvi.decoding.plans import Offers
+from dvi.decoding.probes import PROBE_LEN
 from dvi.decoding.session import Session
 from dvi.decoding.verdict import Commit
 from dvi.drafting import Proposal
@@ -151,6 +152,17 @@ def test_better_acceptance_means_longer_drafts():
         used = [length for _, length in seen[200:] if length]
         means.append(sum(used) / max(len(used), 1))
     assert means[0] < means[1] < means[2]
+
+
+@pytest.mark.parametrize("kind", ["neural", "memory"])
+def test_every_length_from_none_to_the_longest_is_in_reach(kind):
+    """Costs of a machine where each position adds a little: the best length moves with alpha."""
+    costs = profile(((1, 0.036), (9, 0.072)), draft_step_s=0.002)
+    lengths: set[int] = set()
+    for alpha in (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        seen = rounds(Controller(CONFIG, costs), World(**{kind: alpha}), 300)
+        lengths |= {length for _, length in seen}
+    assert lengths == set(range(9))
 
 
 def test_a_draft_stops_early_where_it_is_not_confident():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,11 +11,14 @@ from dvi.config import DecodingConfig
 from dvi.decoding import decode_batch
 from dvi.decoding.costs import BatchCosts, CostProfile, load_costs
 from dvi.decoding.measure import (
+    MOST_TURNS,
+    TURNS,
     Bounds,
     machine_fingerprint,
     measure_costs,
     never_dearer_than_wider,
     profile_from_config,
+    time_calls,
 )
 from tests.decoding.engines import LIMITS, Ticks, make_request, make_rig, real_drafter
 from tests.decoding.profiles import profile
@@ -102,14 +106,87 @@ def test_a_configured_file_is_taken_and_a_measurement_is_remembered(tmp_path, mo
     found = profile_from_config(config, TARGET, None, BOUNDS, clock=no_clock, machine="m")
     assert found == profile()
     fresh = DecodingConfig()
-    first = profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
-    again = profile_from_config(fresh, TARGET, None, BOUNDS, clock=no_clock, machine="m")
+    first_clock, second_clock = Ticks(), Ticks()
+    first = profile_from_config(fresh, TARGET, None, BOUNDS, clock=first_clock, machine="m")
+    again = profile_from_config(fresh, TARGET, None, BOUNDS, clock=second_clock, machine="m")
     assert first == again
+    # Two passes were timed to check, where the first start timed one of every cell.
+    num_cells = sum(len(BOUNDS.widths(batch)) for batch in BOUNDS.batches())
+    assert second_clock.now_s / first_clock.now_s == 2 / num_cells
     with pytest.raises(AssertionError, match="measured"):
         profile_from_config(fresh, TARGET, None, BOUNDS, clock=no_clock, machine="other")
     (tmp_path / "cache" / "costs-m.json").write_text("torn", encoding="utf-8")
     profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
     assert json.loads((tmp_path / "cache" / "costs-m.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("factor", "is_kept"), [(1 / 1.6, False), (1 / 1.4, True), (1.4, True)])
+def test_a_remembered_profile_is_kept_only_while_passes_agree_with_it(
+    factor, is_kept, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    fresh = DecodingConfig()
+    true = profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
+    path = tmp_path / "cache" / "costs-m.json"
+    scaled(true, factor).save(path)
+    taken = profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
+    assert taken == (scaled(true, factor) if is_kept else true)
+    assert load_costs(path) == taken  # and the next start finds what this one took
+
+
+def test_one_pass_that_was_disturbed_is_enough_to_measure_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    fresh = DecodingConfig()
+    true = profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
+    one, *others = true.batches
+    widest = one.passes[-1][0]
+    bad = replace(one, passes=(*one.passes[:-1], (widest, 7.0)))
+    path = tmp_path / "cache" / "costs-m.json"
+    CostProfile((bad, *others)).save(path)
+    assert profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m") == true
+
+
+def test_a_configured_profile_is_never_checked_nor_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    path = tmp_path / "mine.json"
+    scaled(profile(), 100.0).save(path)
+    before = path.read_bytes()
+    config = DecodingConfig(cost_profile=str(path))
+    found = profile_from_config(config, TARGET, None, BOUNDS, clock=no_clock, machine="m")
+    assert found == scaled(profile(), 100.0)
+    assert path.read_bytes() == before
+
+
+def test_turns_go_on_while_they_find_a_call_faster():
+    def timed(*seconds: float) -> tuple[float, int]:
+        """Least time found and calls made, of a call that takes these seconds one after another."""
+        left = [9.0, *seconds]  # the first one is not counted
+        now_s = [0.0]
+
+        def call() -> None:
+            now_s[0] += left.pop(0)
+
+        (least_s,) = time_calls([call], lambda: now_s[0])
+        return least_s, 1 + len(seconds) - len(left)
+
+    steady = (1.0,) * 20
+    assert timed(*steady) == (1.0, 1 + TURNS)
+    assert timed(5.0, 5.0, 4.0, 2.0, *steady) == (1.0, 1 + 6)  # the fifth found 1.0, the sixth none
+    assert timed(*(0.5**n for n in range(20))) == (0.5 ** (MOST_TURNS - 1), 1 + MOST_TURNS)
+
+
+def scaled(costs: CostProfile, factor: float) -> CostProfile:
+    """The same shape at another speed."""
+    return CostProfile(
+        tuple(
+            BatchCosts(
+                one.batch,
+                tuple((n, seconds * factor) for n, seconds in one.passes),
+                one.draft_step_s * factor,
+            )
+            for one in costs.batches
+        )
+    )
 
 
 def test_another_target_draft_or_size_is_another_machine():

@@ -9,6 +9,10 @@ import pytest
 from dvi.config import DviConfig
 from dvi.config.home import models_dir
 from dvi.decoding import decode_batch
+from dvi.decoding.costs import load_costs
+from dvi.decoding.pace import NUM_SAMPLES
+from dvi.decoding.plans import NO_DRAFT
+from dvi.decoding.propose import NOTHING
 from dvi.decoding.startup import (
     NotDeterministic,
     OpenEngine,
@@ -18,6 +22,7 @@ from dvi.decoding.startup import (
 )
 from dvi.modeling.selftest import SelfTestReport
 from dvi.types import DecodeRequest, SamplingParams, Trace
+from tests.decoding.engines import Ticks
 from tests.decoding.profiles import profile
 from tests.rigs import build_target, make_model_folder
 
@@ -92,13 +97,42 @@ def test_costs_are_measured_only_where_something_depends_on_them(folder, tmp_pat
     monkeypatch.setenv("DVI_HOME", str(tmp_path))
     assert open_engine(config_of(folder)).costs is None
     assert not list(tmp_path.glob("cache/costs-*"))
-    measured = open_engine(config_of(folder, adaptive=True)).costs
+    measured = open_engine(config_of(folder, adaptive=True), Outlets(clock=Ticks())).costs
     assert measured is not None
-    assert open_engine(config_of(folder, adaptive=True)).costs == measured  # remembered
+    (path,) = tmp_path.glob("cache/costs-*")
+    again = open_engine(config_of(folder, adaptive=True), Outlets(clock=Ticks()))
+    assert again.costs == measured == load_costs(path)  # remembered
     path = tmp_path / "mine.json"
     profile().save(path)
     config = config_of(folder, adaptive=True, cost_profile=str(path))
     assert open_engine(config).costs == profile()
+
+
+def take_plain_steps(opened: OpenEngine, seconds: float) -> None:
+    """Tell the controller of plain steps that took so long."""
+    session = opened.engine._make_session(ask(opened, "one"), 0)
+    for _ in range(NUM_SAMPLES):
+        opened.engine.controller.book_time([session], [NO_DRAFT], [NOTHING], seconds)
+
+
+def test_steps_far_faster_than_the_measurement_forget_it(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    opened = open_engine(config_of(folder, adaptive=True), Outlets(clock=Ticks()))
+    take_plain_steps(opened, seconds=1 / 1.4)  # a pass was one tick of a second
+    assert len(list(tmp_path.glob("cache/costs-*"))) == 1
+    take_plain_steps(opened, seconds=1 / 1.6)
+    assert not list(tmp_path.glob("cache/costs-*"))  # the next start measures
+
+
+def test_a_recorded_profile_stands_whatever_steps_take(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    path = tmp_path / "mine.json"
+    profile().save(path)
+    before = path.read_bytes()
+    opened = open_engine(config_of(folder, adaptive=True, cost_profile=str(path)))
+    take_plain_steps(opened, seconds=1e-6)
+    assert path.read_bytes() == before
+    assert opened.costs == profile()
 
 
 def test_a_machine_that_fails_the_self_test_is_refused_the_deterministic_mode():
