@@ -12,6 +12,7 @@ from typing import Any
 
 from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason, Source
 from serving.logprobs import LogprobWriter, join_chat, join_completion
+from serving.message import MessageWriter, join_message
 from serving.plan import Plan
 
 Json = dict[str, Any]
@@ -187,15 +188,16 @@ class ChoiceLogprobs:
 def _full_choice(plan: Plan, answer: ChoiceAnswer) -> Json:
     assert answer.last is not None
     assert answer.last.finish_reason is not None
-    text = "".join(answer.texts)
     logprobs = ChoiceLogprobs(plan, answer.index)
     parts = [part for part in map(logprobs.of, answer.deltas) if part is not None]
     choice: Json = {"index": answer.index, "logprobs": logprobs.joined(parts)}
     if plan.is_chat:
-        choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+        message = MessageWriter(plan, answer.index)
+        choice["message"] = join_message([message.part(delta) for delta in answer.deltas])
+        choice["finish_reason"] = message.finish_reason(answer.last)
     else:
-        choice["text"] = (plan.echoes[answer.index] if plan.echoes else "") + text
-    choice["finish_reason"] = answer.last.finish_reason.value
+        choice["text"] = (plan.echoes[answer.index] if plan.echoes else "") + "".join(answer.texts)
+        choice["finish_reason"] = answer.last.finish_reason.value
     choice_extras(plan, choice, answer)
     if plan.return_token_ids and not plan.is_chat:
         choice["prompt_token_ids"] = list(plan.requests[answer.index].prompt_ids)

@@ -19,6 +19,7 @@ from serving.answers import (
     usage_object,
 )
 from serving.generation import ChoiceDelta
+from serving.message import MessageWriter
 from serving.plan import Plan
 
 
@@ -29,6 +30,7 @@ class ChunkWriter:
         self._plan = plan
         self._choices = [ChoiceAnswer(index) for index in range(len(plan.requests))]
         self._logprobs = [ChoiceLogprobs(plan, index) for index in range(len(plan.requests))]
+        self._messages = [MessageWriter(plan, index) for index in range(len(plan.requests))]
         self._told_prompt: set[int] = set()
         self._to_echo = dict(enumerate(plan.echoes))
 
@@ -47,8 +49,9 @@ class ChunkWriter:
         answer = self._choices[index]
         answer.add(delta)
         is_last = all(choice.last is not None for choice in self._choices)
-        if self._worth_sending(index, delta):
-            chunk = self._chunk([self._delta_choice(index, delta)])
+        news = self._news(index, delta)
+        if self._worth_sending(delta, news):
+            chunk = self._chunk([self._delta_choice(index, delta, news)])
             if is_last and not self._plan.include_usage:
                 chunk["dvi"] = dvi_object(self._plan, self._choices)
             yield chunk
@@ -58,26 +61,28 @@ class ChunkWriter:
             chunk["dvi"] = dvi_object(self._plan, self._choices)
             yield chunk
 
-    def _worth_sending(self, index: int, delta: Delta) -> bool:
+    def _news(self, index: int, delta: Delta) -> Json:
+        """What a delta adds to the text of its choice, in the form of its route."""
+        if self._plan.is_chat:
+            return {"delta": self._messages[index].part(delta)}
+        return {"text": self._to_echo.pop(index, "") + delta.text}
+
+    def _worth_sending(self, delta: Delta, news: Json) -> bool:
         plan = self._plan
         wants_tokens = plan.detail or plan.return_token_ids or plan.wants_logprobs
-        has_news = bool(delta.text) or (wants_tokens and bool(delta.token_ids))
-        has_news |= index in self._to_echo or delta.prompt_logprobs is not None
+        has_news = any(news.values()) or (wants_tokens and bool(delta.token_ids))
+        has_news |= delta.prompt_logprobs is not None
         return has_news or delta.finish_reason is not None
 
     def _choice(self, index: int) -> Json:
         return {"index": index, "logprobs": None, "finish_reason": None}
 
-    def _delta_choice(self, index: int, delta: Delta) -> Json:
+    def _delta_choice(self, index: int, delta: Delta, news: Json) -> Json:
         plan = self._plan
-        choice = self._choice(index)
-        if plan.is_chat:
-            choice["delta"] = {"content": delta.text} if delta.text else {}
-        else:
-            choice["text"] = self._to_echo.pop(index, "") + delta.text
+        choice = self._choice(index) | news
         choice["logprobs"] = self._logprobs[index].of(delta)
         if delta.finish_reason is not None:
-            choice["finish_reason"] = delta.finish_reason.value
+            choice["finish_reason"] = self._messages[index].finish_reason(delta)
         choice_extras(plan, choice, delta)
         if plan.return_token_ids and not plan.is_chat and index not in self._told_prompt:
             self._told_prompt.add(index)

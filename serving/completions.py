@@ -19,8 +19,10 @@ from serving.generation import Generation
 from serving.parse import Parsed, as_json, read_body
 from serving.plan import Caller, Plan, make_plan
 from serving.sampling import grammar_refused
+from serving.schema import ChatBody, CompletionBody
 from serving.service import DecodeEngine, Door, ServedModel, Service
 from serving.stream import EventStream, whole_answer
+from serving.tools.request import tool_refused
 
 # Errors of requests that the engine had: their outcome is booked already.
 AFTER_ENTRY = ("engine_failed", "cancelled", "request_timeout")
@@ -44,6 +46,14 @@ def enter(service: Service) -> tuple[ServedModel, DecodeEngine]:
     return service.model, service.engine
 
 
+def _refused(
+    body: CompletionBody | ChatBody, model: ServedModel, engine: DecodeEngine, error: ValueError
+) -> ApiError:
+    """The 400 of a grammar that does not compile, naming the field it came from."""
+    tools = body.callable_tools() if isinstance(body, ChatBody) else ()
+    return tool_refused(tools, model.tools, engine.check_grammar) or grammar_refused(body, error)
+
+
 def _prepare(
     raw: bytes,
     parse: Callable[[Any], Parsed],
@@ -57,7 +67,7 @@ def _prepare(
     try:
         engine.check_grammar(plan.requests[0].sampling.grammar)
     except ValueError as error:
-        raise grammar_refused(parsed.body, error) from error
+        raise _refused(parsed.body, model, engine, error) from error
     return plan
 
 

@@ -43,6 +43,7 @@ COMMON_UNHONOURED: dict[str, tuple[Any, ...]] = {
 COMPLETION_UNHONOURED: dict[str, tuple[Any, ...]] = COMMON_UNHONOURED | {
     "best_of": (1,),
     "continue_final_message": (False,),
+    "parallel_tool_calls": (True, False),
     "prediction": (),
     "prompt_embeds": (),
     "suffix": (),
@@ -61,8 +62,6 @@ CHAT_UNHONOURED: dict[str, tuple[Any, ...]] = COMMON_UNHONOURED | {
     "moderation": (),
     "reasoning_effort": ("none",),
     "thinking_token_budget": (),
-    "tool_choice": ("none", "auto"),
-    "tools": (),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -74,7 +73,6 @@ MESSAGE_UNHONOURED: dict[str, tuple[Any, ...]] = {
     "reasoning": (),
     "reasoning_content": (),
     "refusal": (),
-    "tool_calls": (),
 }
 
 STRUCTURED_UNHONOURED: dict[str, tuple[Any, ...]] = {
@@ -92,7 +90,6 @@ STREAM_UNHONOURED: dict[str, tuple[Any, ...]] = {"continuous_usage_stats": (Fals
 HINTS = frozenset(
     {
         "include_obfuscation",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",

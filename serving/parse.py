@@ -34,6 +34,15 @@ from serving.schema import (
     TextPart,
 )
 from serving.structured import JsonSchema, ResponseFormat, StructuredOutputs
+from serving.tools.schema import (
+    MAX_TOOLS,
+    CalledFunction,
+    ChosenFunction,
+    ChosenTool,
+    Function,
+    Tool,
+    ToolCall,
+)
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 READ_TIMEOUT_S = 60.0
@@ -114,7 +123,7 @@ def _param(location: tuple[int | str, ...]) -> str | None:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part in ("str", "int", "[key]") or "[" in part or "-" in part:
+        elif part in ("str", "int", "[key]") or "[" in part or "-" in part or part[:1].isupper():
             break  # the tag of a union's member, not a key
         else:
             path += f".{part}" if path else part
@@ -175,6 +184,26 @@ def _nested_keys(keys: Keys, data: Mapping[str, Any]) -> None:
         keys.look(asked.get("json_schema"), JsonSchema, {}, "response_format.json_schema.")
 
 
+def _look_at_functions(
+    keys: Keys, items: object, models: tuple[type[BaseModel], type[BaseModel]], where: str
+) -> None:
+    """Keys of tools or calls and of the ``function`` in each; ``models`` are those of the two."""
+    if not isinstance(items, list):
+        return
+    for place, item in enumerate(items[:MAX_TOOLS]):
+        keys.look(item, models[0], {}, f"{where}[{place}].")
+        if isinstance(item, dict):
+            keys.look(item.get("function"), models[1], {}, f"{where}[{place}].function.")
+
+
+def _tool_keys(keys: Keys, data: Mapping[str, Any]) -> None:
+    _look_at_functions(keys, data.get("tools"), (Tool, Function), "tools")
+    choice = data.get("tool_choice")
+    keys.look(choice, ChosenTool, {}, "tool_choice.")
+    if isinstance(choice, dict):
+        keys.look(choice.get("function"), ChosenFunction, {}, "tool_choice.function.")
+
+
 def _chat_keys(keys: Keys, data: Mapping[str, Any]) -> None:
     messages = data.get("messages")
     looked_at = messages[:MAX_MESSAGES] if isinstance(messages, list) else ()
@@ -183,6 +212,8 @@ def _chat_keys(keys: Keys, data: Mapping[str, Any]) -> None:
         keys.look(message, Message, MESSAGE_UNHONOURED, where + ".")
         if isinstance(message, dict):
             _look_at_parts(keys, message.get("content"), where)
+            calls = message.get("tool_calls")
+            _look_at_functions(keys, calls, (ToolCall, CalledFunction), f"{where}.tool_calls")
     prediction = data.get("prediction")
     keys.look(prediction, Prediction, {}, "prediction.")
     if isinstance(prediction, dict):
@@ -216,5 +247,6 @@ def parse_chat(data: Any) -> Parsed:
     keys.look(data, ChatBody, CHAT_UNHONOURED)
     _nested_keys(keys, data)
     _chat_keys(keys, data)
+    _tool_keys(keys, data)
     body = _checked(ChatBody, data, keys)
     return Parsed(body, tuple(keys.ignored))

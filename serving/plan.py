@@ -16,6 +16,8 @@ from serving.prompts import Prompt, PromptIds, chat_prompt, completion_prompts, 
 from serving.sampling import grammar_of, make_sampling
 from serving.schema import ChatBody, CompletionBody, DviOptions, GenerationBody
 from serving.service import ServedModel
+from serving.tools.reader import CallReading
+from serving.tools.request import ToolPlan, keeps_special_tokens, plan_tools
 from serving.words import TokenTexts
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's and vLLM's default of the old route
@@ -52,6 +54,7 @@ class Plan:
     detail: bool = False
     return_token_ids: bool = False
     ignored_fields: tuple[str, ...] = ()
+    reading: CallReading | None = None  # how calls are found in the answer; None: there are none
     is_duplicate: bool = False  # its id is being answered already: nothing is recorded
 
     def engine_ids(self) -> tuple[str, ...]:
@@ -196,12 +199,23 @@ def _common(
     )
 
 
+def _sampling(
+    body: CompletionBody | ChatBody, model: ServedModel, seed: int, tools: ToolPlan
+) -> SamplingParams:
+    grammar = grammar_of(body) if tools.grammar is None else tools.grammar
+    sampling = make_sampling(body, model, seed, grammar)
+    if keeps_special_tokens(model.tools, tools):
+        return replace(sampling, skip_special_tokens=False)
+    return sampling
+
+
 def make_plan(parsed: Parsed, model: ServedModel, caller: Caller) -> Plan:
     """Decode requests of one body. Raises ApiError; CPU-bound, so call it off the event loop."""
     body = parsed.body
     _check_model(body, model)
     seed = int.from_bytes(os.urandom(8)) if body.seed is None else body.seed & SEED_MASK
-    sampling = make_sampling(body, model, seed, grammar_of(body))
+    tools = plan_tools(body, model.tools) if isinstance(body, ChatBody) else ToolPlan()
+    sampling = _sampling(body, model, seed, tools)
     requests, echoes = _choices(parsed, model, _common(body, model, caller, sampling))
     return Plan(
         request_id=caller.request_id,
@@ -218,4 +232,5 @@ def make_plan(parsed: Parsed, model: ServedModel, caller: Caller) -> Plan:
         detail=(body.dvi or DviOptions()).detail,
         return_token_ids=body.return_token_ids is True,
         ignored_fields=parsed.ignored_fields,
+        reading=tools.reading,
     )

@@ -11,6 +11,8 @@ from typing import Any
 from serving.errors import ApiError, invalid
 from serving.schema import ChatBody, CompletionBody, Message
 from serving.service import ServedModel
+from serving.tools.request import check_template
+from serving.words import TEMPLATE_FAULTS
 
 PromptIds = tuple[int, ...]
 # What HF's apply_chat_template takes beside the template's own variables.
@@ -35,8 +37,6 @@ NO_TEMPLATE_VARIABLES = frozenset(
         "truncation",
     }
 )
-# What a template's code can raise over odd arguments beside jinja's own errors.
-TEMPLATE_FAULTS = (ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,8 @@ def _template_message(message: Message) -> dict[str, Any]:
         fields["name"] = message.name
     if message.tool_call_id is not None:
         fields["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        fields["tool_calls"] = [call.for_template() for call in message.tool_calls]
     return fields
 
 
@@ -129,6 +131,7 @@ def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
             "no_chat_template",
         )
     _check_template_arguments(body)
+    check_template(body, model.tools)
     go_on = body.continue_final_message is True
     try:
         text = model.tokenizer.render_chat(
@@ -136,6 +139,7 @@ def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
             add_generation_prompt=not go_on and body.add_generation_prompt is not False,
             continue_final_message=go_on,
             template_kwargs=body.chat_template_kwargs,
+            tools=[tool.for_template() for tool in body.offered_tools()],
         )
     except TEMPLATE_FAULTS as error:
         raise invalid(f"messages: the chat template refuses them: {error}", "messages") from error

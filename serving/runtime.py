@@ -15,6 +15,7 @@ from dvi.decoding import AdapterSlot, Engine
 from dvi.decoding.startup import OpenEngine, Outlets, open_engine
 from dvi.drafting import Drafter
 from serving.service import SamplingDefaults, ServedModel
+from serving.tools.syntax import find_syntax
 from serving.words import TokenTexts
 
 
@@ -100,5 +101,6 @@ def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outle
         keep_content=privacy.keep_content,
         has_tenants=privacy.has_tenants,
         max_request_s=config.serving.max_request_s,
+        tools=find_syntax(opened.tokenizer, config.serving.tool_parser),
     )
     return Runtime(opened.engine, model)

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from serving.structured import ResponseFormat, StructuredOutputs
+from serving.tools.schema import MAX_TOOLS, ChosenTool, Tool, ToolCall, ToolChoice, check_tools
 
 MAX_CHOICES = 8
 MAX_TOP_LOGPROBS = 20
@@ -162,6 +163,7 @@ class Message(Body):
     content: str | list[TextPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
     def text(self) -> str:
         """The content as one string."""
@@ -193,6 +195,9 @@ class ChatBody(GenerationBody):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     @model_validator(mode="after")
     def check_chat(self) -> Self:
@@ -204,6 +209,27 @@ class ChatBody(GenerationBody):
         if self.continue_final_message and self.add_generation_prompt:
             raise ValueError("continue_final_message: excludes add_generation_prompt")
         return self
+
+    @model_validator(mode="after")
+    def check_calls(self) -> Self:
+        """Tools against the choice and the messages; each message begins with the field."""
+        check_tools(self.tools or (), self.tool_choice)
+        for index, message in enumerate(self.messages):
+            if message.tool_calls and message.role != "assistant":
+                raise ValueError(f"messages[{index}].tool_calls: only an assistant makes calls")
+        return self
+
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """Tools that the model is shown: none of them where it must not call one."""
+        return () if self.tool_choice == "none" else tuple(self.tools or ())
+
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """Those of them that the answer may call."""
+        tools = self.offered_tools()
+        if not isinstance(self.tool_choice, ChosenTool):
+            return tools
+        chosen = self.tool_choice.function.name
+        return tuple(tool for tool in tools if tool.function.name == chosen)
 
 
 class PromoteBody(BaseModel):

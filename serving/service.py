@@ -21,6 +21,7 @@ from serving.counts import ServerCounts
 from serving.intake import Intake
 from serving.mailbox import Mailbox
 from serving.state_folder import hash_name
+from serving.tools.syntax import ToolSyntax
 from serving.words import PromptTokenizer, TokenTexts
 
 FAILURES_IN_A_ROW = 3  # one bad request in a batch fails its neighbours too, but not twice
@@ -84,6 +85,7 @@ class ServedModel:
     keep_content: bool
     has_tenants: bool = False  # several keys: they share the queue, and may use the same ids
     max_request_s: float | None = None
+    tools: ToolSyntax = field(default_factory=ToolSyntax)
 
     def hash_user(self, user: str | None) -> str:
         """A keyed hash: the same user can be found again, nobody can guess names from it."""

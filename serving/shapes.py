@@ -29,7 +29,7 @@ def ref(name: str) -> Json:
 
 
 TEXT, WHOLE, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
-FINISH = {"enum": ["stop", "length"]}
+FINISH = {"enum": ["stop", "length", "tool_calls"]}  # the last one on chat only
 RATES = {
     **dict.fromkeys(("rounds", "proposed", "judged", "accepted"), WHOLE),
     **dict.fromkeys(
@@ -89,7 +89,17 @@ def answer_schemas() -> Json:
         "prompt_tokens_details": _object({"cached_tokens": WHOLE}),
         "completion_tokens_details": {"type": "object"},
     }
-    message = {"role": {"const": "assistant"}, "content": TEXT, "refusal": {"type": "null"}}
+    message = {
+        "role": {"const": "assistant"},
+        "content": _nullable(TEXT),
+        "refusal": {"type": "null"},
+    }
+    call = {
+        "id": TEXT,
+        "type": {"const": "function"},
+        "function": _object({"name": TEXT, "arguments": TEXT}),
+    }
+    calls = {"tool_calls": _array(_object(call))}
     card = {"id": TEXT, "object": {"const": "model"}, "created": WHOLE, "owned_by": TEXT}
     return {
         "Error": _object({"error": _object(error)}),
@@ -106,7 +116,7 @@ def answer_schemas() -> Json:
         ),
         "CompletionChoice": _choice({"text": TEXT}),
         "CompletionAnswer": _answer("CompletionChoice"),
-        "ChatChoice": _choice({"message": _object(message)}),
+        "ChatChoice": _choice({"message": _object(message | calls, [*message])}),
         "ChatAnswer": _answer("ChatChoice"),
         "ModelCard": _object(card | {"max_model_len": WHOLE}),
         "ModelList": _object({"object": {"const": "list"}, "data": _array(ref("ModelCard"))}),

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dvi.decoding.grammar import (
     choice_grammar,
-    json_object_grammar,
     json_schema_grammar,
     regex_grammar,
 )
 
 MAX_CHOICES_LISTED = 1000
 MAX_PATTERN_LEN = 10_000
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 class _Asked(BaseModel):
@@ -48,13 +48,18 @@ class ResponseFormat(_Asked):
             raise ValueError("type json_schema needs json_schema")
         return self
 
-    def grammar(self) -> str | None:
+    def schema_of_answer(self) -> dict[str, Any] | None:
         """None where any text will do."""
         if self.type == "text":
             return None
         if self.json_schema is None or self.json_schema.schema_ is None:
-            return json_object_grammar()
-        return json_schema_grammar(self.json_schema.schema_)
+            return ANY_OBJECT
+        return self.json_schema.schema_
+
+    def grammar(self) -> str | None:
+        """The same as a grammar."""
+        schema = self.schema_of_answer()
+        return None if schema is None else json_schema_grammar(schema)
 
 
 class StructuredOutputs(_Asked):
@@ -71,6 +76,10 @@ class StructuredOutputs(_Asked):
         if len(given) > 1:
             raise ValueError("send one of json, regex and choice")
         return self
+
+    def is_asked(self) -> bool:
+        """Whether there is a constraint at all."""
+        return any(item is not None for item in (self.json_, self.regex, self.choice))
 
     def grammar(self) -> str | None:
         """None where nothing is asked for. ValueError: ``json`` is a string that is no schema."""

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+# What a template's code can raise over odd arguments beside jinja's own errors.
+TEMPLATE_FAULTS = (ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+
 
 class PromptTokenizer(Protocol):
     """The part of ``dvi.modeling.Tokenizer`` that serving calls; any thread."""
@@ -39,6 +42,7 @@ class PromptTokenizer(Protocol):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """A conversation as the model reads it; raises ValueError where the template refuses it."""
 

@@ -23,6 +23,12 @@ class ServingConfig:
     max_request_s: float | None = option(
         600.0, "time of one request, waiting included; beyond it 408, null is no limit", low=1
     )
+    tool_parser: str = option(
+        "auto",
+        "form in which tool calls are written and found: hermes is JSON in <tool_call>, json is "
+        "JSON alone, auto goes by the chat template; none leaves calls in the text",
+        choices=("auto", "hermes", "json", "none"),
+    )
     stuck_after_s: float = option(
         60.0, "time without a decode step after which /ready says 503", low=1
     )

@@ -179,5 +179,10 @@ def choice_grammar(choices: Sequence[str]) -> str:
     if not choices:
         raise GrammarRefused("choice is empty; allowed: one string or more")
     alternatives = " | ".join(json.dumps(choice) for choice in choices)
-    grammar: str = LLMatcher.grammar_from_lark(f"start: {alternatives}")
+    return lark_grammar(f"start: {alternatives}")
+
+
+def lark_grammar(source: str) -> str:
+    """Text by rules in llguidance's dialect of Lark, which has ``%json`` and token names."""
+    grammar: str = LLMatcher.grammar_from_lark(source)
     return grammar

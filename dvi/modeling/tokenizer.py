@@ -113,8 +113,12 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """The messages as the model reads them; ValueError with the template's own complaint."""
+        """The messages as the model reads them; ValueError with the template's own complaint.
+
+        ``tools`` are OpenAI's objects; a template that knows none leaves them out in silence.
+        """
         if not self.has_chat_template:
             raise ValueError("this model has no chat template; use /v1/completions")
         if add_generation_prompt and continue_final_message:
@@ -125,6 +129,7 @@ class Tokenizer:
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
+                tools=[dict(tool) for tool in tools] or None,
                 **(template_kwargs or {}),
             )
         except (TemplateError, TypeError) as error:

@@ -5,6 +5,7 @@ Owns no property; lets tests of the HTTP side say exactly what the engine delive
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import stats_before_start
 from serving.prometheus import BuildInfo, MetricsSnapshot, render
 from serving.service import SamplingDefaults, ServedModel, Service
+from serving.tools.syntax import ToolForm, ToolSyntax
 from serving.words import TokenTexts
 
 NUM_IDS = 300
@@ -56,10 +58,14 @@ class FakeTokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         if messages[0]["role"] == "tool":
             raise ValueError("a conversation cannot begin with tool")
-        text = "".join(f"<{m['role']}>{m['content']}" for m in messages)
+        text = "".join(f"[tool {json.dumps(tool)}]" for tool in tools)
+        for message in messages:
+            text += f"<{message['role']}>{message['content']}"
+            text += "".join(f"[call {json.dumps(call)}]" for call in message.get("tool_calls", ()))
         text += "".join(f"[{k}={v}]" for k, v in (template_kwargs or {}).items())
         return text + ("<assistant>" if add_generation_prompt else "")
 
@@ -217,6 +223,7 @@ def fake_model(**changes: Any) -> ServedModel:
         texts=TokenTexts(tokenizer),
         user_key=b"k" * 32,
         keep_content=True,
+        tools=ToolSyntax(shows_tools=True, shows_calls=True, form=ToolForm.HERMES),
     )
     return replace(model, **changes)
 

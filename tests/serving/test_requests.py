@@ -162,7 +162,7 @@ def test_a_wrong_prompt_is_named(server: FakeServer, prompt: Any, param: str) ->
         ({"role": "robot", "content": "x"}, "messages[1].role"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content"),
         ({"role": "user", "content": 5}, "messages[1].content"),
-        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages[1].tool_calls"),
+        ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "messages[1].tool_calls[0].function"),
         ({"content": "x"}, "messages[1].role"),
     ],
 )
