@@ -65,7 +65,11 @@ def _chunk(choice: str) -> Json:
 
 def _chunk_schemas() -> Json:
     finish = _nullable(FINISH)
-    delta = _object({"role": {"const": "assistant"}, "content": TEXT}, [])
+    function = _object({"name": TEXT, "arguments": TEXT}, ["arguments"])
+    call = {"index": WHOLE, "id": TEXT, "type": {"const": "function"}, "function": function}
+    calls = _array(_object(call, ["index", "function"]))
+    shape = {"role": {"const": "assistant"}, "content": TEXT, "tool_calls": calls}
+    delta = _object(shape, [])
     return {
         "CompletionChunkChoice": _choice({"text": TEXT}, finish),
         "CompletionChunk": _chunk("CompletionChunkChoice"),
