@@ -11,10 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Self
 
 from dvi.decoding.faults import FAULTS
+from serving.background import BackgroundThread
 from serving.prometheus import (
     MetricsSnapshot,
     draft_counters,
@@ -59,7 +58,7 @@ def _flat(shot: MetricsSnapshot) -> Iterator[tuple[str, float]]:
                     yield family.name + label, float(sample.value)
 
 
-class History:
+class History(BackgroundThread):
     """Takes a point every ``interval_s`` until the end. ``since`` from any thread."""
 
     def __init__(
@@ -68,27 +67,12 @@ class History:
         interval_s: float = INTERVAL_S,
         now_s: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__("history")
         self._snapshot = snapshot
         self._interval_s = interval_s
         self._now_s = now_s
         self._points: deque[Point] = deque(maxlen=MAX_POINTS)
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
 
     def take(self) -> None:
         """One point now."""

@@ -8,22 +8,19 @@ memory fills as answers end.
 from __future__ import annotations
 
 import logging
-import threading
-from types import TracebackType
-from typing import Self
 
 from dvi.drafting import Drafter
 from dvi.drafting.auto import sources_of
 from dvi.drafting.memory import MemoryDrafter
+from serving.background import BackgroundThread
 from serving.trace_log import TraceLog
 
 logger = logging.getLogger(__name__)
 
-JOIN_TIMEOUT_S = 5.0
 LOOK_INTERVAL_S = 1.0  # how soon a purge by another process is noticed
 
 
-class Recollection:
+class Recollection(BackgroundThread):
     """Fills the memory while the server answers already; nobody waits for it.
 
     After a purge everything is forgotten and read again from what is left: what was purged cannot
@@ -32,26 +29,14 @@ class Recollection:
 
     def __init__(self, traces: TraceLog, drafter: Drafter, scope: str | None) -> None:
         """``scope`` is that of all stored answers; None: they have none and are not restored."""
+        super().__init__("recollection")
         self._traces = traces
         self._memory = sources_of(drafter).memory
         self._scope = scope
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="recollection", daemon=True)
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> None:
         if self._memory is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(JOIN_TIMEOUT_S)
+            super()._begin()
 
     def _run(self) -> None:
         assert self._memory is not None

@@ -7,16 +7,15 @@ the trainer: whatever was promoted by whomever, the guard sees it.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from dvi.config import DriftConfig
 from dvi.decoding.faults import FAULTS
 from dvi.drift import GuardRule, LiveAcceptance, compare
 from dvi.registry import Registry
+from serving.background import BackgroundThread
 from serving.engine_thread import set_thread_modes
 from serving.trainer_status import TrainerStatus
 
@@ -50,10 +49,11 @@ class SentinelCounts:
     num_rollbacks: int = 0
 
 
-class Sentinel:
+class Sentinel(BackgroundThread):
     """One thread, or ``look`` by hand."""
 
     def __init__(self, config: DriftConfig, links: Links, interval_s: float = INTERVAL_S) -> None:
+        super().__init__("sentinel")
         self._config = config
         self._links = links
         self._rule = GuardRule(
@@ -63,22 +63,6 @@ class Sentinel:
         self._detectors: DomainDetectors | None = None
         self._probe_level = 0.0  # best probe rate since the last event
         self.counts = SentinelCounts()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sentinel", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
 
     def look(self) -> None:
         """Compare versions, then feed the detectors with the requests that ended."""

@@ -7,16 +7,14 @@ start or later, never reaches a user: traces are dropped and counted, opening is
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from dvi.config import ReplayConfig
 from dvi.config.secrets import mask
 from dvi.replay import ReplayStore, ReplayStoreError, TraceWriter, WriterCounts, open_store
 from dvi.types import Trace
+from serving.background import BackgroundThread
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +33,11 @@ class TraceLogView:
     purges: int  # that erased something; whoever remembers answers forgets when it grows
 
 
-class TraceLog:
+class TraceLog(BackgroundThread):
     """One store for one server. ``offer`` from the decode thread, ``view`` from any thread."""
 
     def __init__(self, url: str, config: ReplayConfig, *, keep_content: bool) -> None:
+        super().__init__("trace-log")
         self._url = url
         self._config = config
         self._keep_content = keep_content
@@ -49,25 +48,15 @@ class TraceLog:
         self._bytes = 0
         self._purges = 0
         self._is_reachable = True
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trace-log", daemon=True)
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> None:
         if self._keep_content:
             self._look()
-            self._thread.start()
-        return self
+            super()._begin()
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def _end(self) -> None:
         """Write what waits, then close the store."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
+        super()._end()
         if self._writer is not None:
             self._writer.close()
         if self._store is not None:

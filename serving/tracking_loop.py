@@ -6,14 +6,12 @@ Owns the thread and the choice of numbers; knows no sink.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from dvi.decoding.faults import FAULTS
 from dvi.tracking import Tracker, Value
+from serving.background import BackgroundThread
 from serving.prometheus import MetricsSnapshot
 
 logger = logging.getLogger(__name__)
@@ -46,7 +44,7 @@ def serve_row(shot: MetricsSnapshot) -> dict[str, Value]:
     return row
 
 
-class TrackingLoop:
+class TrackingLoop(BackgroundThread):
     """Calls the tracker every ``interval_s`` until the end; a last row at the end."""
 
     def __init__(
@@ -56,28 +54,13 @@ class TrackingLoop:
         adapters_root: Path,
         interval_s: float,
     ) -> None:
+        super().__init__("tracking")
         self._tracker = tracker
         self._snapshot = snapshot
         self._adapters_root = adapters_root
         self._interval_s = interval_s
         self._last_tokens = -1
         self._last_version = -1
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
 
     def log_once(self) -> None:
         """Log what is new since the last call; an idle server writes nothing."""

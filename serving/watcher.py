@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from dvi.decoding import AdapterSlot
 from dvi.decoding.faults import FAULTS
 from dvi.drafting import DraftWeights
 from dvi.registry import Act, Adapter, Registry, RegistryError
 from dvi.registry.history import service_stack
+from serving.background import BackgroundThread
 from serving.engine_thread import set_thread_modes
 from serving.trainer_control import TrainerControl
 
@@ -36,12 +36,13 @@ class Preparer(Protocol):
         """Use these weights; only while no decode thread runs."""
 
 
-class AdapterWatcher:
+class AdapterWatcher(BackgroundThread):
     """Looks at the registry's pointer and stages what it names. One thread, or ``poll`` by hand."""
 
     def __init__(
         self, registry: Registry, drafter: Preparer, slot: AdapterSlot, poll_interval_s: float
     ) -> None:
+        super().__init__("watcher")
         self._registry = registry
         self._drafter = drafter
         self._slot = slot
@@ -51,9 +52,7 @@ class AdapterWatcher:
         self._promoted_s = 0.0
         self._looked = False
         self._refused: set[int] = set()
-        self._stop = threading.Event()
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     @property
     def in_service(self) -> int:
@@ -99,20 +98,10 @@ class AdapterWatcher:
         """Look now rather than at the next interval."""
         self._wake.set()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def _end(self) -> None:
         self._stop.set()
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
+        super()._end()
 
     def _run(self) -> None:
         set_thread_modes(1)
