@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dvi.config import DecodingConfig
-from dvi.decoding import Controller, decode_batch
+from dvi.decoding import Controller
 from dvi.decoding.costs import CostProfile
 from dvi.decoding.plans import Offers
 from dvi.decoding.probes import PROBE_LEN
@@ -19,9 +19,8 @@ from dvi.decoding.verdict import Commit
 from dvi.drafting import Proposal
 from dvi.drafting.base import Match
 from dvi.types import Delta, Round, Source
-from tests.decoding.engines import LetterDecoder, make_request, make_rig
+from tests.decoding.engines import LetterDecoder, make_request
 from tests.decoding.profiles import LINEAR, profile
-from tests.rigs import build_target
 
 CONFIG = DecodingConfig(max_draft_len=8, draft_len=4, probe_interval_rounds=16)
 MATCH = Match(5, 2, 2)
@@ -283,21 +282,3 @@ def test_drawn_proposals_are_not_dropped_for_what_they_are_in_rejection_mode():
 def test_the_configured_length_is_bounded_by_the_longest_allowed():
     controller = Controller(replace(CONFIG, draft_len=6, max_draft_len=3, adaptive=False))
     assert controller.most_proposals(session()) == 3
-
-
-@pytest.mark.parametrize("kind", ["block", "memory", "auto"])
-def test_an_engine_with_a_recorded_profile_repeats_itself(kind):
-    target = build_target("tiny-mix", seed=30)
-    requests = [
-        make_request(f"r{i}", (1, 2, 3 + i), max_tokens=60, temperature=1.0, seed=i)
-        for i in range(6)
-    ]
-    config = DecodingConfig(probe_interval_rounds=16)
-    runs: list[object] = []
-    for _ in range(2):
-        rig = make_rig(target, kind, decoding=config, costs=profile())
-        results = decode_batch(rig.engine, requests)
-        runs.append((results, [trace.rounds for trace in rig.traces]))
-    assert runs[0] == runs[1]
-    plain = decode_batch(make_rig(target, "none").engine, requests)
-    assert [r.token_ids for r in results] == [r.token_ids for r in plain]
