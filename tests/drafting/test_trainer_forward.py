@@ -182,4 +182,5 @@ def test_the_trainer_s_head_equals_peft_s_own_in_value_and_gradient(kind):
     ours = value_and_gradients(lora.draft_logits(module, hidden, positions, lengths, select))
     theirs = value_and_gradients(module(hidden, positions, select))
     for one, other in zip(ours, theirs, strict=True):
+        # float64: the same products with the scale applied at another place
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-10 * float(other.abs().max()))

@@ -77,6 +77,7 @@ def test_logits_are_the_projection_of_the_normed_state() -> None:
     normed = hidden * scale * model.final_norm
     want = normed @ model.head.T
     got = model.logits(hidden)
+    # float64: sums of 32 terms of size 1, in another order.
     torch.testing.assert_close(got[:, :60], want[:, :60], atol=1e-12, rtol=0)
     assert torch.all(got[:, 60:] == float("-inf"))
     torch.testing.assert_close(model.project(normed), got, atol=1e-12, rtol=0)
