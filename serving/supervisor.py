@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 import dvi
+from dvi.config.child import module_command
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ SECRETS = ("DVI_API_KEY", "DVI_ADMIN_KEY")  # the store's DVI_REPLAY_URL the tra
 
 def trainer_command(config_path: Path) -> list[str]:
     """The command line of the trainer's entry point."""
-    return [sys.executable, "-m", "trainers.service", str(config_path)]
+    return module_command("trainers.service", str(config_path))
 
 
 def trainer_environment(num_threads: int) -> dict[str, str]:

@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 
+from dvi.config.child import module_command
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -18,7 +20,7 @@ def main() -> None:
     """Ask for SIGTERM at the parent's death and replace this process."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    os.execv(sys.executable, [sys.executable, "-m", "dvi", *sys.argv[1:]])
+    os.execv(sys.executable, module_command("dvi", *sys.argv[1:]))
 
 
 if __name__ == "__main__":

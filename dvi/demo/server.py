@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Self
 import httpx
 
 from dvi.config import DviConfig
+from dvi.config.child import module_command
 from dvi.config.schema import leaves
 from dvi.config.validate import to_mapping
 from dvi.launch.request import quoted
@@ -91,7 +91,7 @@ class Server:
             "replay.log_content=true",
             "tracking.kind=none",
         ]
-        self._command = [sys.executable, "-m", "dvi.demo.child", "serve", *overrides, *own]
+        self._command = module_command("dvi.demo.child", "serve", *overrides, *own)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

