@@ -14,6 +14,10 @@ from tests.serving.browser import chromium, open_tab
 from tests.serving.live import Live, live_server, publish_random, tiny_config, wait_for
 
 pytestmark = pytest.mark.browser
+# A page that has loaded need not have painted yet: the entry is waited for, milliseconds.
+FIRST_PAINT = """new Promise(found => new PerformanceObserver(list => list.getEntries()
+    .filter(one => one.name === "first-contentful-paint").forEach(one => found(one.startTime)))
+    .observe({type: "paint", buffered: true}))"""
 ENDED = r"\d+ rounds"
 PHONE = {"viewport": {"width": 360, "height": 740}}
 
@@ -57,9 +61,7 @@ def test_numbers_arrive_by_themselves_from_this_host_only_and_nothing_complains(
 
 def test_the_first_paint_takes_less_than_a_second(browser: Any, live: Live) -> None:
     with open_tab(browser, live.server.url) as tab:
-        paint = tab.page.evaluate(
-            "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-        )
+        paint = tab.page.evaluate(FIRST_PAINT)
         assert paint < 1000 * 4  # the contract's second is on an idle machine
 
 
