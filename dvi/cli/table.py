@@ -115,11 +115,21 @@ COMMANDS = (
     Command(
         "replay",
         "the replay store",
-        "dvi replay stats | purge --before|--request|--user VALUE [--dry-run] [--yes] [--json]",
+        "dvi replay stats | export --to FILE.parquet [--redact]"
+        " | purge --before|--request|--user VALUE [--dry-run] [--yes] [--json]",
         "dvi.cli.replay",
         sections=("state_dir", "replay"),
-        actions=("stats", "purge"),
-        flags=("--before", "--request", "--user", "--dry-run", "--yes", "--json"),
+        actions=("stats", "export", "purge"),
+        flags=(
+            "--to",
+            "--redact",
+            "--before",
+            "--request",
+            "--user",
+            "--dry-run",
+            "--yes",
+            "--json",
+        ),
     ),
     Command(
         "doctor",
