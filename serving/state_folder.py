@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dvi.config.state_file import settle_state
+
 KEY_BYTES = 32
 
 
@@ -25,6 +27,7 @@ def locked_state_folder(folder: Path) -> Iterator[Path]:
     """Make ``folder`` (0700) and hold it for this process; the system frees it after a kill.
 
     Two servers on one folder would run two trainers on one checkpoint, so the second is refused.
+    Raises ValueError for a folder of a newer dvi.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -35,6 +38,7 @@ def locked_state_folder(folder: Path) -> Iterator[Path]:
             raise StateFolderBusy(
                 f"another `dvi serve` uses {folder}; stop it or set state_dir"
             ) from error
+        settle_state(folder)
         yield folder
     finally:
         os.close(descriptor)

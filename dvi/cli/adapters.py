@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from dvi.cli.app import config_of
+from dvi.cli.app import config_with_state
 from dvi.cli.args import UsageError, sort_words, take_action
 from dvi.cli.out import Cell, print_json, print_table
 from dvi.cli.table import BY_NAME
@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
     version = _version(words.bare, action) if action in ("show", "promote", "export") else 0
     if action != "export" and {"--to", "--peft"} & words.flags.keys():
         raise UsageError("--to and --peft belong to `dvi adapters export N --to DIR`")
-    config = config_of(words, command)
+    config = config_with_state(words, command)
     registry = Registry(adapters_dir(config), config.registry.keep_versions)
     as_json = "--json" in words.flags
     if action == "list":

@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dvi.cli.args import Words, launch_request
 from dvi.cli.out import print_table
 from dvi.cli.table import Command
 from dvi.config import DviConfig
+from dvi.config.home import state_dir
 from dvi.config.secrets import mask
-from dvi.launch.request import JobResult, Task
+from dvi.config.state_file import read_state
+from dvi.launch.request import JobResult, Outcome, Task
 
 
 def run_task(words: Words, command: Command, task: Task) -> int:
@@ -22,7 +25,11 @@ def run_task(words: Words, command: Command, task: Task) -> int:
     request = launch_request(words, command)
     from dvi.launch.app import run_app
 
-    return run_app(request, task, _print_on_stderr if "--json" in words.flags else print_jobs)
+    def checked(config: DviConfig, run_dir: Path) -> Outcome:
+        read_state(state_dir(config))  # refuses a folder of a newer dvi
+        return task(config, run_dir)
+
+    return run_app(request, checked, _print_on_stderr if "--json" in words.flags else print_jobs)
 
 
 def print_jobs(results: Sequence[JobResult]) -> None:
@@ -53,3 +60,10 @@ def config_of(words: Words, command: Command) -> DviConfig:
     from dvi.launch.compose import compose_config
 
     return compose_config(request)
+
+
+def config_with_state(words: Words, command: Command) -> DviConfig:
+    """``config_of`` for a command that reads the state folder: refuses one of a newer dvi."""
+    config = config_of(words, command)
+    read_state(state_dir(config))
+    return config

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from dvi.cli.app import config_of
+from dvi.cli.app import config_with_state
 from dvi.cli.args import UsageError, sort_words, take_action
 from dvi.cli.out import print_json
 from dvi.cli.purge import purge
@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> int:
         if odd := flags.keys() & own - _OWN_FLAGS[action]:
             raise UsageError(f"{min(odd)} belongs to `dvi replay {other}`")
     path = _target(flags) if action == "export" else Path()
-    config = config_of(words, command)
+    config = config_with_state(words, command)
     url = replay_url(config)
     if _is_missing(url):
         print(f"no replay store at {mask(url)} yet: `dvi serve` makes it", file=sys.stderr)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from dvi.config import DviConfig
 from dvi.config.home import adapters_dir, replay_url, state_dir
 from dvi.config.secrets import mask
+from dvi.config.state_file import read_state
 from dvi.doctor.finding import Finding, fault, ok, warning
 from dvi.registry import Registry
 from dvi.replay.schema import SCHEMA_VERSION
@@ -23,7 +24,7 @@ CHECKED_BYTES = 256 << 20  # larger files are opened only: reading a GB takes se
 
 
 def check_folder(config: DviConfig) -> Finding:
-    """The state folder is its owner's alone: it holds what users wrote."""
+    """The state folder is its owner's alone, since it holds what users wrote, and of our format."""
     folder = state_dir(config)
     if not folder.is_dir():
         return ok("state", f"{folder} does not exist yet: `dvi serve` makes it")
@@ -32,6 +33,11 @@ def check_folder(config: DviConfig) -> Finding:
             mode = "700" if path.is_dir() else "600"
             message = f"{path} can be read by others on this machine"
             return fault("state", message, f"chmod {mode} {path}")
+    try:
+        read_state(folder)
+    except ValueError as error:
+        text, _, mend = str(error).partition(": ")
+        return fault("state", text, mend)
     return ok("state", str(folder))
 
 

@@ -5,7 +5,6 @@ Does not import W&B.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import uuid
@@ -14,16 +13,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from dvi.config.state_file import read_state
+
 _SECRET = re.compile(r"(api_key|admin_key|password|secret|token)$")
 
 
 def group_id(state_dir: Path) -> str:
     """One name for all runs over a state folder: the folder's own id, else one kept in wandb/."""
-    state_file = state_dir / "state.json"
-    if state_file.is_file():
-        state = json.loads(state_file.read_text("utf-8"))
-        if isinstance(state, dict) and isinstance(state.get("id"), str):
-            return f"dvi-{state['id']}"
+    if (state := read_state(state_dir)) is not None:
+        return f"dvi-{state.id}"
     return f"dvi-{kept_id(state_dir / 'wandb' / 'group-id')}"
 
 
