@@ -51,3 +51,20 @@ ensure_venv() {
         --no-deps --no-build-isolation -e "$ROOT"
     printf '%s' "$wanted" >"$MARKER"
 }
+
+# The tests run a PostgreSQL server of their own, as an unprivileged user in a temporary folder.
+# Without its programs they are skipped; who may install packages gets them once.
+ensure_postgres() {
+    if command -v initdb >/dev/null 2>&1 || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null \
+        || [ -n "${DVI_POSTGRES_BIN:-}" ]; then
+        return 0
+    fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "Installing PostgreSQL for the tests of the shared store (apt-get install postgresql)."
+        if { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends postgresql; } >/dev/null 2>&1; then
+            return 0
+        fi
+    fi
+    say "No PostgreSQL here: the tests of the shared store are skipped (Debian: apt install postgresql)."
+}

@@ -12,6 +12,7 @@ for word in "$@"; do
     esac
 done
 ensure_venv
+ensure_postgres
 cd "$ROOT"
 # Two workers on two cores: more threads than that only wait for each other.
 export OMP_NUM_THREADS=1

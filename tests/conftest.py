@@ -1,6 +1,6 @@
-"""Shared by all rooms: the log that lets the full tier resume where it stopped.
+"""Shared by all rooms: the log that lets the full tier resume where it stopped, and PostgreSQL.
 
-Owns `--full-log FILE`; knows no test.
+Owns `--full-log FILE` and one database server a worker; knows no test.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.postgres import INSTALL, Cluster, find_programs, running_cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("conf", "dvi", "serving", "trainers", "tests", "pyproject.toml", "requirements.lock")
@@ -86,3 +89,19 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--full-log")
     if path is not None:
         config.pluginmanager.register(FullLog(Path(path), source_hash()))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server of this worker, with a password; skipped where there is none."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip(INSTALL)
+    with running_cluster(programs) as started:
+        yield started
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> str:
+    """The URL of an empty PostgreSQL database."""
+    return cluster.new_database()

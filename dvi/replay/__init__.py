@@ -3,6 +3,7 @@
 Owns traces on disk; does not know who decodes or who trains.
 """
 
+from dvi.replay.database import is_there
 from dvi.replay.rows import (
     AppendResult,
     Cursor,
@@ -32,6 +33,7 @@ __all__ = [
     "WriterCounts",
     "advance",
     "default_url",
+    "is_there",
     "new_writer_name",
     "open_store",
 ]

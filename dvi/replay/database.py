@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from sqlite3 import Error as SqliteError
 
 from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.engine import URL
 
-from dvi.replay.dialect import Server, Storage
+from dvi.replay.address import one_line_errors, parse
+from dvi.replay.dialect import Storage
+from dvi.replay.postgres import Server, with_limits
 from dvi.replay.rows import ReplayStoreError
-from dvi.replay.schema import SCHEMA_VERSION, metadata, purges, schema_info, totals
+from dvi.replay.schema import SCHEMA_VERSION, leases, metadata, purges, schema_info, totals
 from dvi.replay.sqlite import SqliteFile
 
 
@@ -33,70 +33,90 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One short read transaction; the caller fetches everything before it leaves."""
-        with _one_line_errors(), self.engine.begin() as connection:
+        with one_line_errors(), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One write transaction: everything in it is there after a kill, or nothing."""
-        with _one_line_errors():
+        with self.changing() as connection:
+            # Two evictions at once would subtract a row twice. SQLite has one writer anyway.
+            connection.execute(select(totals.c.id).with_for_update()).one()
+            yield connection
+
+    @contextmanager
+    def changing(self) -> Iterator[Connection]:
+        """A write transaction that touches no trace, so that it need not wait for those that do."""
+        with one_line_errors():
             options = self.engine.execution_options(dvi_writes=True)
             with options.begin() as connection:
-                # Two evictions at once would subtract a row twice. SQLite has one writer anyway.
-                connection.execute(select(totals.c.id).with_for_update()).one()
                 yield connection
 
     def checkpoint(self) -> bool:
         """Empty the write-ahead log; False while a reader forbids it."""
-        with _one_line_errors():
+        with one_line_errors():
             return self.storage.checkpoint(self.engine)
+
+    def erase_deleted(self) -> bool:
+        """Leave no byte of deleted rows in the data files; False while somebody forbids it."""
+        with one_line_errors():
+            return self.storage.erase_deleted(self.engine)
+
+    def file_bytes(self) -> int:
+        """Bytes on disk."""
+        with one_line_errors():
+            return self.storage.file_bytes(self.engine)
 
     def release_free_pages(self, num_bytes: int) -> None:
         """Shrink the file by so many bytes of free pages."""
-        with _one_line_errors():
+        with one_line_errors():
             self.storage.release_free_pages(self.engine, num_bytes)
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Driver errors become ReplayStoreError without statement and parameters (content)."""
-    try:
-        yield
-    except DBAPIError as error:
-        raise ReplayStoreError(f"replay store: {str(error.orig).splitlines()[0]}") from error
-    except (SQLAlchemyError, SqliteError, OSError) as error:
-        raise ReplayStoreError(f"replay store: {str(error).splitlines()[0]}") from error
 
 
 def open_database(url: str, max_bytes: int) -> Database:
     """Open, making file and tables where missing; ReplayStoreError says in one line why not."""
-    parsed = _parse(url)
-    with _one_line_errors():
-        # Errors carry no parameters: those are content.
-        engine = create_engine(parsed, hide_parameters=True, pool_pre_ping=False)
-        storage: Storage = Server()
-        if engine.dialect.name == "sqlite":
-            assert parsed.database is not None
-            storage = SqliteFile(Path(parsed.database), max_bytes)
-            storage.create_private()
-            storage.listen(engine)
-        with engine.execution_options(dvi_writes=True).begin() as connection:
-            store_id = _ensure_schema(connection, parsed)
+    parsed = parse(url)
+    with one_line_errors():
+        engine, storage = _connect(parsed, max_bytes)
+        try:
+            with engine.execution_options(dvi_writes=True).begin() as connection:
+                storage.lock_schema(connection)
+                store_id = _ensure_schema(connection, parsed)
+        except BaseException:
+            engine.dispose()  # opening is tried again and again: no connection may be left
+            raise
     return Database(engine, storage, store_id)
 
 
-def _parse(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-        parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        raise ReplayStoreError(
-            f"replay.url: {str(error).splitlines()[0]}; expected sqlite:///PATH or "
-            "postgresql+psycopg://HOST/NAME"
-        ) from error
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise ReplayStoreError("replay.url: server and trainer need a file, not a memory database")
-    return parsed
+def is_there(url: str) -> bool:
+    """Whether a store has been made at ``url``; makes nothing. ReplayStoreError as in opening."""
+    parsed = parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        assert parsed.database is not None
+        return Path(parsed.database).is_file()
+    with one_line_errors():
+        engine, _ = _connect(parsed, 0)
+        try:
+            with engine.begin() as connection:
+                return inspect(connection).has_table(schema_info.name)
+        finally:
+            engine.dispose()
+
+
+def _connect(url: URL, max_bytes: int) -> tuple[Engine, Storage]:
+    """The engine, not connected yet. Its errors carry no parameters: those are content."""
+    if url.get_backend_name() == "sqlite":
+        assert url.database is not None
+        engine = create_engine(url, hide_parameters=True)
+        file = SqliteFile(Path(url.database), max_bytes)
+        file.create_private()
+        file.listen(engine)
+        return engine, file
+    # A connection that a restart of the server has cut is replaced before it is used.
+    engine = create_engine(with_limits(url), hide_parameters=True, pool_pre_ping=True)
+    server = Server()
+    server.listen(engine)
+    return engine, server
 
 
 def _ensure_schema(connection: Connection, url: URL) -> str:
@@ -117,4 +137,5 @@ def _ensure_schema(connection: Connection, url: URL) -> str:
     if not inspect(connection).has_table(purges.name):  # a store from before purges were counted
         purges.create(connection)
         connection.execute(insert(purges).values(id=1, count=0))
+    leases.create(connection, checkfirst=True)  # a store from before trainers had a lease
     return str(row.store_id)

@@ -1,6 +1,6 @@
-"""What the store asks of the database's file, and the answer of a server that owns its files.
+"""What the store asks of the database behind it.
 
-Knows no SQL; the answer for SQLite stands in its own file.
+Knows no SQL; the two answers are ``sqlite.SqliteFile`` and ``postgres.Server``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from sqlalchemy import Connection, Engine
 
 class Storage(Protocol):
     """The physical side of a store. Byte figures are 0 where the database looks after itself."""
+
+    def listen(self, engine: Engine) -> None:
+        """Make every connection of the engine behave; once, before the first."""
+        ...
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Let one process at a time look for the tables and make them, until commit."""
+        ...
 
     def used_bytes(self, connection: Connection) -> int:
         """Bytes of the pages that hold something."""
@@ -29,41 +37,14 @@ class Storage(Protocol):
         """Empty the write-ahead log; False while a reader forbids it. Outside a transaction."""
         ...
 
+    def erase_deleted(self, engine: Engine) -> bool:
+        """Leave no byte of deleted rows in the data files; False while somebody forbids it."""
+        ...
+
     def log_is_long(self) -> bool:
         """Whether the log has grown beyond its limit."""
         ...
 
-    def file_bytes(self) -> int:
-        """Bytes on disk, log included."""
+    def file_bytes(self, engine: Engine) -> int:
+        """Bytes on disk, log included where it is ours."""
         ...
-
-
-class Server:
-    """PostgreSQL and its like: autovacuum and log are the administrator's."""
-
-    def used_bytes(self, connection: Connection) -> int:
-        """Not ours to bound."""
-        del connection
-        return 0
-
-    def free_bytes(self, connection: Connection) -> int:
-        """Not ours to give back."""
-        del connection
-        return 0
-
-    def release_free_pages(self, engine: Engine, num_bytes: int) -> None:
-        """Autovacuum does."""
-        del engine, num_bytes
-
-    def checkpoint(self, engine: Engine) -> bool:
-        """The server does."""
-        del engine
-        return True
-
-    def log_is_long(self) -> bool:
-        """Never ours to cut."""
-        return False
-
-    def file_bytes(self) -> int:
-        """Unknown here."""
-        return 0

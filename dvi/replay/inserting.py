@@ -36,7 +36,15 @@ class NewRow:
     @property
     def identity(self) -> tuple[str, int]:
         """What may be stored once only."""
-        return self.trace.request_id, self.trace.sampling.choice_index
+        return storable(self.trace.request_id), self.trace.sampling.choice_index
+
+
+def storable(text: str) -> str:
+    """``text`` without what a text column refuses: a request must not spoil its neighbours' batch.
+
+    PostgreSQL knows no NUL, and a lone surrogate has no UTF-8; JSON may carry both.
+    """
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 def lock_writer(connection: Connection, writer: str) -> int:
@@ -50,7 +58,7 @@ def lock_writer(connection: Connection, writer: str) -> int:
 
 def without_duplicates(connection: Connection, given: Sequence[NewRow]) -> list[NewRow]:
     """The rows whose identity is neither stored nor earlier in ``given``."""
-    ids = list({row.trace.request_id for row in given})
+    ids = list({row.identity[0] for row in given})
     seen: set[tuple[str, int]] = set()
     for start in range(0, len(ids), _CHUNK):
         found = connection.execute(
@@ -95,6 +103,6 @@ def _columns(key: RowKey, row: NewRow, now_s: float) -> dict[str, object]:
         "stored_s": now_s,
         "kept": 0,
         "num_bytes": row.num_bytes,
-        "domain": row.trace.domain,
+        "domain": storable(row.trace.domain),
         "user_hash": row.trace.user_hash,
     }

@@ -56,6 +56,15 @@ purges = Table(  # one row; a server that remembers answers has to notice a purg
     Column("count", BigInteger, nullable=False),
 )
 
+leases = Table(  # who does what only one process of all machines may do
+    "leases",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("holder", Text, nullable=False),  # empty: given back
+    Column("term", BigInteger, nullable=False),  # grows with every taking
+    Column("beat", BigInteger, nullable=False),  # grows while the holder lives
+)
+
 traces = Table(
     "traces",
     metadata,

@@ -1,7 +1,7 @@
 """Everything that only SQLite needs: pragmas, file modes, vacuum, the write-ahead log's size.
 
-The one file with SQLite's own SQL; knows nothing of traces. ``SqliteFile`` has the same verbs as
-``dialect.Server``, which stands for a database that looks after its own files.
+The one file with SQLite's own SQL; knows nothing of traces. ``SqliteFile`` has the verbs of
+``dialect.Storage``.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class SqliteFile:
             writes = connection.get_execution_options().get("dvi_writes", False)
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
+    def lock_schema(self, connection: Connection) -> None:
+        """BEGIN IMMEDIATE has done it."""
+        del connection
+
     def used_bytes(self, connection: Connection) -> int:
         """Bytes of the pages that hold something, within a transaction."""
         pages = _number(connection, "page_count") - _number(connection, "freelist_count")
@@ -83,12 +87,17 @@ class SqliteFile:
                 driver.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
         return bool(busy == 0)
 
+    def erase_deleted(self, engine: Engine) -> bool:
+        """``secure_delete`` has overwritten the rows: old bytes are only in the log."""
+        return self.checkpoint(engine)
+
     def log_is_long(self) -> bool:
         """Whether the log has grown beyond its limit."""
         return self._log_bytes() > self.wal_limit_bytes
 
-    def file_bytes(self) -> int:
+    def file_bytes(self, engine: Engine) -> int:
         """Bytes on disk, log included."""
+        del engine
         return self.path.stat().st_size + self._log_bytes()
 
     def _log_bytes(self) -> int:

@@ -161,22 +161,24 @@ class ReplayStore:
     def purge(self, selection: Selection) -> PurgeResult:
         """Erase the selected rows for good, kept ones too.
 
-        The bytes are overwritten in file and log before this returns, unless a reader of another
-        program holds the log open: then ``overwritten`` is False and a later purge finishes it.
+        The bytes are gone from the data files (and from SQLite's log) before this returns, unless
+        a reader of another program holds them open: then ``overwritten`` is False and a later purge
+        finishes it.
         """
         with self._database.writing() as connection:
             deleted = evict_where(connection, selected(selection))
             if deleted:
                 connection.execute(update(purges).values(count=purges.c.count + 1))
             surplus = self._surplus_bytes(connection)
-        overwritten = self._empty_log()
+        overwritten = self._erase_deleted()
         self._tidy(surplus)
         return PurgeResult(rows=deleted, overwritten=overwritten)
 
     def stats(self) -> ReplayStats:
         """Counts and age; cheap enough for every scrape."""
+        file_bytes = self._database.file_bytes()
         with self._database.reading() as connection:
-            return read_stats(connection, self._database.storage.file_bytes())
+            return read_stats(connection, file_bytes)
 
     def close(self) -> None:
         """Close all connections; the store is done."""
@@ -227,13 +229,20 @@ class ReplayStore:
         except ReplayStoreError:
             return False
 
+    def _erase_deleted(self) -> bool:
+        """Whether it is done; the rows are deleted either way."""
+        try:
+            return self._database.erase_deleted()
+        except ReplayStoreError:
+            return False
+
     def _require_disk(self, num_bytes: int) -> None:
         """Refuse to let a log grow that somebody's long read keeps from being emptied."""
         storage = self._database.storage
         if not storage.log_is_long() or self._empty_log():
             return
         # New rows stand in the log once, and so do the zeros over the rows they push out.
-        if storage.file_bytes() + 2 * num_bytes > self._share(FILE_SHARE):
+        if self._database.file_bytes() + 2 * num_bytes > self._share(FILE_SHARE):
             raise ReplayStoreError("replay store: a long read keeps its log from being emptied")
 
     def _share(self, share: float) -> int:

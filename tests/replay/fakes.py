@@ -65,8 +65,12 @@ def small_config(max_bytes: int = 1 << 22, **changes: float) -> ReplayConfig:
     return replace(ReplayConfig(), max_bytes=max_bytes, **changes)
 
 
+Place = Path | str  # a folder for SQLite, or the URL of a PostgreSQL database
+
+
 def make_store(
-    folder: Path, config: ReplayConfig | None = None, now_s: Callable[[], float] = time.time
+    place: Place, config: ReplayConfig | None = None, now_s: Callable[[], float] = time.time
 ) -> ReplayStore:
-    """A store in ``folder``."""
-    return open_store(default_url(folder), config or small_config(), now_s)
+    """A store at ``place``."""
+    url = place if isinstance(place, str) else default_url(place)
+    return open_store(url, config or small_config(), now_s)

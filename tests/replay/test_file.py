@@ -10,7 +10,7 @@ import pytest
 
 from dvi.replay import ReplayStore, ReplayStoreError, RowKey, Selection
 from dvi.replay.store import FILE_SHARE
-from tests.replay.fakes import make_store, make_trace, small_config
+from tests.replay.fakes import Place, make_store, make_trace, small_config
 
 MARKER = 0x5EC2E7AB & 0x7FFFFFFF  # an id whose four bytes occur nowhere else
 MARKER_BYTES = struct.pack("<i", MARKER)
@@ -135,9 +135,9 @@ def test_bytes_of_rows_that_left_are_nowhere_in_the_files(tmp_path: Path, how: s
         assert MARKER_BYTES not in content_on_disk(tmp_path)
 
 
-def test_purge_meets_all_conditions_and_counts_first(tmp_path: Path) -> None:
+def test_purge_meets_all_conditions_and_counts_first(place: Place) -> None:
     clock = [100.0]
-    with make_store(tmp_path, now_s=lambda: clock[0]) as store:
+    with make_store(place, now_s=lambda: clock[0]) as store:
         store.append("a", [make_trace("1", user_hash="u"), make_trace("2", user_hash="v")])
         clock[0] = 200.0
         store.append("a", [make_trace("3", user_hash="u"), make_trace("3", 4, 1, 0, "u")])

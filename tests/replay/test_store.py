@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from sqlalchemy import func, select
 from dvi.replay import ReplayStore, RowKey, StoredTrace, advance
 from dvi.replay.eviction import KEPT_SHARE
 from dvi.replay.schema import totals, traces
-from tests.replay.fakes import make_store, make_trace, small_config
+from tests.replay.fakes import Place, make_store, make_trace, small_config
 
 
 class Clock:
@@ -36,8 +35,8 @@ def drain(store: ReplayStore, cursor: dict[str, int], max_rows: int = 3) -> list
     return rows
 
 
-def test_rows_come_back_in_order_and_once(tmp_path: Path) -> None:
-    with make_store(tmp_path) as store:
+def test_rows_come_back_in_order_and_once(place: Place) -> None:
+    with make_store(place) as store:
         for i in range(5):
             store.append("a", [make_trace(f"a{i}"), make_trace(f"a{i}x")])
         cursor: dict[str, int] = {}
@@ -47,21 +46,21 @@ def test_rows_come_back_in_order_and_once(tmp_path: Path) -> None:
         assert drain(store, cursor) == []
 
 
-def test_a_cursor_survives_reopening_and_sees_only_news(tmp_path: Path) -> None:
+def test_a_cursor_survives_reopening_and_sees_only_news(place: Place) -> None:
     cursor: dict[str, int] = {}
-    with make_store(tmp_path) as store:
+    with make_store(place) as store:
         store.append("a", [make_trace("1")])
         drain(store, cursor)
         first_id = store.store_id
-    with make_store(tmp_path) as store:
+    with make_store(place) as store:
         assert store.store_id == first_id
         store.append("a", [make_trace("2")])
         assert ids(drain(store, cursor)) == ["2"]
 
 
-def test_several_writers_are_merged_by_time_and_each_kept_in_order(tmp_path: Path) -> None:
+def test_several_writers_are_merged_by_time_and_each_kept_in_order(place: Place) -> None:
     clock = Clock()
-    with make_store(tmp_path, now_s=clock) as store:
+    with make_store(place, now_s=clock) as store:
         for i in range(6):
             clock.now_s += 1
             store.append("ab"[i % 2], [make_trace(f"{i}")])
@@ -73,8 +72,8 @@ def test_several_writers_are_merged_by_time_and_each_kept_in_order(tmp_path: Pat
     assert [row.key.seq for row in rows if row.key.writer == "b"] == [1, 2, 3]
 
 
-def test_a_request_choice_is_stored_once(tmp_path: Path) -> None:
-    with make_store(tmp_path) as store:
+def test_a_request_choice_is_stored_once(place: Place) -> None:
+    with make_store(place) as store:
         result = store.append("a", [make_trace("r"), make_trace("r"), make_trace("r", 4, 1)])
         assert (result.written, result.duplicates) == (2, 1)
         result = store.append("b", [make_trace("r"), make_trace("s")])
@@ -82,31 +81,31 @@ def test_a_request_choice_is_stored_once(tmp_path: Path) -> None:
         assert store.stats().rows == 3
 
 
-def test_a_seq_is_not_reused_after_the_newest_rows_left(tmp_path: Path) -> None:
+def test_a_seq_is_not_reused_after_the_newest_rows_left(place: Place) -> None:
     clock = Clock()
     config = small_config(max_age_days=1)
-    with make_store(tmp_path, config, clock) as store:
+    with make_store(place, config, clock) as store:
         store.append("a", [make_trace("1"), make_trace("2")])
         cursor = advance({}, store.read({}, 9))
         clock.now_s += 2 * 86_400
         assert store.evict() == 2
         assert store.stats().rows == 0
-    with make_store(tmp_path, config, clock) as store:
+    with make_store(place, config, clock) as store:
         store.append("a", [make_trace("3")])
         assert [row.key.seq for row in store.read(cursor, 9)] == [3]
 
 
-def test_load_gives_rows_in_the_order_of_keys_and_omits_missing_ones(tmp_path: Path) -> None:
-    with make_store(tmp_path) as store:
+def test_load_gives_rows_in_the_order_of_keys_and_omits_missing_ones(place: Place) -> None:
+    with make_store(place) as store:
         store.append("a", [make_trace(f"{i}") for i in range(300)])
         seqs = random.Random(0).sample(range(1, 301), 290)
         keys = [RowKey("a", seq) for seq in [*seqs, 999]] + [RowKey("nobody", 1)]
         assert [row.key.seq for row in store.load(keys)] == seqs
 
 
-def test_live_bytes_stay_within_the_bound_and_the_oldest_leave_first(tmp_path: Path) -> None:
+def test_live_bytes_stay_within_the_bound_and_the_oldest_leave_first(place: Place) -> None:
     config = small_config(max_bytes=1 << 20)
-    with make_store(tmp_path, config) as store:
+    with make_store(place, config) as store:
         for i in range(80):
             store.append("a", [make_trace(f"{i}", 40)])
             assert store.stats().bytes <= config.max_bytes
@@ -116,9 +115,9 @@ def test_live_bytes_stay_within_the_bound_and_the_oldest_leave_first(tmp_path: P
     assert seqs == list(range(81 - len(seqs), 81))
 
 
-def test_kept_rows_leave_last_and_take_a_quarter_at_most(tmp_path: Path) -> None:
+def test_kept_rows_leave_last_and_take_a_quarter_at_most(place: Place) -> None:
     config = small_config(max_bytes=1 << 20)
-    with make_store(tmp_path, config) as store:
+    with make_store(place, config) as store:
         store.append("a", [make_trace(f"{i}", 40) for i in range(20)])
         wanted = [RowKey("a", seq) for seq in (3, 1, 2)]
         assert store.set_kept(wanted) == 3
@@ -135,9 +134,9 @@ def test_kept_rows_leave_last_and_take_a_quarter_at_most(tmp_path: Path) -> None
         assert store.stats().kept_rows == 0
 
 
-def test_the_age_bound_takes_kept_rows_too(tmp_path: Path) -> None:
+def test_the_age_bound_takes_kept_rows_too(place: Place) -> None:
     clock = Clock()
-    with make_store(tmp_path, small_config(max_age_days=1), clock) as store:
+    with make_store(place, small_config(max_age_days=1), clock) as store:
         store.append("a", [make_trace("old"), make_trace("kept")])
         store.set_kept([RowKey("a", 2)])
         clock.now_s += 86_400 / 2
@@ -148,10 +147,10 @@ def test_the_age_bound_takes_kept_rows_too(tmp_path: Path) -> None:
         assert store.stats().kept_rows == 0
 
 
-def test_totals_equal_a_recount_after_any_sequence(tmp_path: Path) -> None:
+def test_totals_equal_a_recount_after_any_sequence(place: Place) -> None:
     rng = random.Random(1)
     clock = Clock()
-    with make_store(tmp_path, small_config(max_bytes=1 << 19, max_age_days=0.01), clock) as store:
+    with make_store(place, small_config(max_bytes=1 << 19, max_age_days=0.01), clock) as store:
         for step in range(80):
             clock.now_s += rng.random() * 60
             names = [f"{rng.randrange(60)}" for _ in range(rng.randrange(4))]
@@ -173,10 +172,10 @@ def test_totals_equal_a_recount_after_any_sequence(tmp_path: Path) -> None:
     assert noted == kept_bytes
 
 
-def test_a_failed_append_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_append_leaves_nothing(place: Place) -> None:
     good, bad = make_trace("good"), make_trace("bad", 4)
     object.__setattr__(bad, "logsumexp", np.zeros(3, np.float32))
-    with make_store(tmp_path) as store:
+    with make_store(place) as store:
         with pytest.raises(ValueError, match="4 tokens"):
             store.append("a", [good, bad])
         assert store.stats().rows == 0
@@ -184,8 +183,8 @@ def test_a_failed_append_leaves_nothing(tmp_path: Path) -> None:
         assert store.read({}, 9)[0].key.seq == 1
 
 
-def test_stats_of_an_empty_store(tmp_path: Path) -> None:
-    with make_store(tmp_path) as store:
+def test_stats_of_an_empty_store(place: Place) -> None:
+    with make_store(place) as store:
         stats = store.stats()
     assert (stats.rows, stats.bytes, stats.kept_rows) == (0, 0, 0)
     assert stats.oldest_s is None

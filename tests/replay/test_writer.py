@@ -13,7 +13,7 @@ from sqlalchemy import event
 
 from dvi.replay import AppendResult, ReplayStore, ReplayStoreError, TraceWriter
 from dvi.types import Trace
-from tests.replay.fakes import make_store, make_trace, small_config
+from tests.replay.fakes import Place, make_store, make_trace, small_config
 
 
 class FakeStore:
@@ -50,8 +50,8 @@ def fail(*_call: int) -> None:
     raise ReplayStoreError("disk full")
 
 
-def test_offered_traces_reach_the_store_in_order(tmp_path: Path) -> None:
-    with make_store(tmp_path) as store:
+def test_offered_traces_reach_the_store_in_order(place: Place) -> None:
+    with make_store(place) as store:
         with TraceWriter(store, small_config()) as writer:
             for i in range(50):
                 writer.offer(make_trace(f"{i}"))
@@ -126,10 +126,10 @@ def test_close_gives_up_on_a_store_that_hangs() -> None:
     released.set()
 
 
-def test_a_malformed_trace_goes_alone(tmp_path: Path) -> None:
+def test_a_malformed_trace_goes_alone(place: Place) -> None:
     broken = make_trace("broken")
     broken = replace(broken, logsumexp=broken.logsumexp[:-1])
-    with make_store(tmp_path) as store:
+    with make_store(place) as store:
         writer = TraceWriter(store, small_config())
         for trace in (make_trace("1"), broken, make_trace("2")):
             writer.offer(trace)  # before the start: one batch
