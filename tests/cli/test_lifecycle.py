@@ -14,10 +14,13 @@ from tests.cli.program import run_dvi
 from tests.rigs import make_model_folder
 
 
-def _serve_some(model: Path, folder: Path) -> None:
+def _serve_some(model: Path, folder: Path) -> int:
+    """Number of requests that were answered and logged."""
+    stream = make_stream(2, 0)
     how = Pass(speculation=True, log=True, in_flight=2, max_tokens=12)
     with Server([f"model.path={model}", "trainer.enabled=false"], folder) as server:
-        run_pass(server.url, make_stream(2, 0), how, lambda _: None)
+        run_pass(server.url, stream, how, lambda _: None)
+    return len(stream)
 
 
 @pytest.mark.slow
@@ -26,7 +29,7 @@ def test_stored_traffic_trains_a_candidate_that_is_promoted_and_rolled_back_by_h
 ) -> None:
     model, home = tmp_path / "model", tmp_path / "home"
     make_model_folder(model)
-    _serve_some(model, tmp_path / "server")
+    num_served = _serve_some(model, tmp_path / "server")
     state = f"state_dir={tmp_path / 'server' / 'state'}"
 
     def dvi(*words: str) -> str:
@@ -35,7 +38,7 @@ def test_stored_traffic_trains_a_candidate_that_is_promoted_and_rolled_back_by_h
         return done.stdout
 
     stats = json.loads(dvi("replay", "stats", "--json"))
-    assert stats["rows"] == 6
+    assert stats["rows"] == num_served
     steps = ("trainer.max_steps=3", "trainer.batch_size=2")
     table = dvi("train", f"model.path={model}", *steps).splitlines()
     assert table[1].split()[:2] == ["1", "3"]  # version, steps
