@@ -84,12 +84,17 @@ def score_batch(logits: ScoredLogits, batch: Batch, version: int) -> Score:
     )
 
 
-def _score_trace(logits: Tensor, trace: Trace, window: Window, version: int) -> Score:
-    """Logits [n, V] of one trace's trained positions."""
+def proposed_ids(logits: Tensor, trace: Trace, window: Window) -> list[int]:
+    """What a live draft with logits [n, V] would propose at each trained position of a trace."""
     first = len(trace.prompt_ids) + window.first_row  # absolute index of the first chosen token
     points = [ChoicePoint(trace.sampling, first + i) for i in range(len(logits))]
+    return choose_draft(logits, points)
+
+
+def _score_trace(logits: Tensor, trace: Trace, window: Window, version: int) -> Score:
+    """Logits [n, V] of one trace's trained positions."""
     committed = trace.output_ids[window.first_row :]
-    proposed = choose_draft(logits, points)
+    proposed = proposed_ids(logits, trace, window)
     gaps = _logprob_gaps(logits, trace, version) if window.is_whole else []
     hits = tuple(a == b for a, b in zip(proposed, committed, strict=True))
     return Score(

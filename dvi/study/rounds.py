@@ -1,0 +1,72 @@
+"""What rounds of K proposals would have done, from what a draft proposes at every position.
+
+Owns the walk; it counts as the engine does (the last kept token is the target's own, nothing is
+proposed for the last token that a limit allows). Knows neither drafts nor traces' tensors.
+Letters: n answer tokens, K draft length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One round: it proposed for output token ``start`` and those behind it."""
+
+    start: int
+    num_judged: int
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Sums over rounds."""
+
+    rounds: int = 0
+    judged: int = 0
+    accepted: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.rounds + other.rounds, self.judged + other.judged, self.accepted + other.accepted
+        )
+
+    @property
+    def alpha(self) -> float:
+        """accepted / judged; 0 of nothing."""
+        return self.accepted / self.judged if self.judged else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """The target's own token included; 0 of nothing."""
+        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+
+
+def walk(hits: Sequence[bool], draft_len: int, max_tokens: int) -> Iterator[Cycle]:
+    """Rounds through an answer of n tokens; ``hits``: the draft proposes the token, [n].
+
+    ``max_tokens`` is the request's limit, which may lie beyond the answer's end.
+    """
+    start, end = 0, len(hits)
+    while start < end:
+        width = min(draft_len, max_tokens - start - 1)
+        accepted = 0
+        while accepted < width and start + accepted < end and hits[start + accepted]:
+            accepted += 1
+        is_cut = start + accepted == end  # the end token itself was proposed
+        accepted -= is_cut
+        rejected = not is_cut and accepted < width
+        yield Cycle(start, accepted + rejected, accepted)
+        start += accepted + 1
+
+
+def count(hits: Sequence[bool], draft_len: int, max_tokens: int) -> Counts:
+    """Sums over the rounds of one answer."""
+    cycles = list(walk(hits, draft_len, max_tokens))
+    return Counts(
+        len(cycles),
+        sum(cycle.num_judged for cycle in cycles),
+        sum(cycle.num_accepted for cycle in cycles),
+    )

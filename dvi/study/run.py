@@ -1,0 +1,159 @@
+"""One arm from its config to its result: target, stream, training, simulation, live check.
+
+Owns the order and what is opened; does not know which arms there are.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dvi.config import DviConfig
+from dvi.decoding.startup import Loaded, draft_fingerprint, load_model
+from dvi.launch.compose import compose_config
+from dvi.launch.request import LaunchRequest
+from dvi.registry import Registry
+from dvi.study.arms import Arm
+from dvi.study.live import LiveCheck, check_live
+from dvi.study.record import Recording
+from dvi.study.results import ArmResult, RequestRow
+from dvi.study.rounds import Counts, count
+from dvi.study.simulate import Progress, Served, Service, hits, simulate
+from dvi.study.states import CachedStates
+from dvi.types import Trace
+from trainers.build import Ground, build_training
+from trainers.prepared import open_rows
+
+LIVE_REQUESTS = 6  # of the stream's end that the engine decodes again
+
+# Alpha of the draft alone at a fixed K; no checkpoint is needed, since an arm is done or not.
+FIXED = (
+    "decoding.adaptive=false",
+    "serving.max_batch_size=1",
+    "serving.max_context_len=512",
+    "trainer.save_steps=1000000",
+    "data.max_tokens=80",
+)
+
+
+def config_of(overrides: Sequence[str]) -> DviConfig:
+    """The checked config of some words. Raises ConfigError."""
+    return compose_config(LaunchRequest("study", (*FIXED, *overrides)))
+
+
+class Models:
+    """Targets with the h_k of their traces, one at a time: arms of one exit layer follow each
+    other within a seed."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._loaded: Loaded | None = None
+        self._states: CachedStates | None = None
+
+    def get(self, config: DviConfig) -> tuple[Loaded, CachedStates]:
+        """The target of a config and its states."""
+        key = (config.model, config.drafter.exit_layer, config.drafter.block_layer)
+        if self._loaded is None or self._states is None or key != self._key:
+            self._key, self._loaded = key, load_model(config)
+            trainer = config.trainer
+            rows = max(trainer.batch_size, trainer.max_holdout_traces, trainer.min_holdout_traces)
+            self._states = CachedStates(self._loaded.target, rows, trainer.max_seq_len)
+        return self._loaded, self._states
+
+
+def run_arm(
+    arm: Arm, common: Sequence[str], recordings: dict[float, Recording], models: Models
+) -> ArmResult:
+    """Serve and learn from the arm's stream; raises ValueError for a config that does not fit."""
+    overrides = (*common, *arm.setting.overrides, f"run.seed={arm.seed}")
+    config = config_of(overrides)
+    loaded, states = models.get(config)
+    plan = arm.setting.plan
+    recording = recordings[plan.temperature]
+    stream = [cut(recording[one], arm.setting.top_ids) for one in plan.requests(arm.seed)]
+    base = draft_fingerprint(loaded.path, config.drafter, config.model.quantization)
+    draft_len = config.decoding.draft_len
+    start_s = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="dvi-study-") as name:
+        folder = Path(name)
+        with open_rows(folder, config.replay) as store:
+            registry = Registry(folder / "adapters", config.registry.keep_versions)
+            ground = Ground(loaded.target, base, store, registry, folder / "trainer")
+            training = build_training(config, ground)
+            training.parts.learner.shallow = states
+            progress = Progress()
+            served = list(simulate(training, stream, draft_len, progress))
+            seconds = time.perf_counter() - start_s
+            service = Service(training)
+            service.follow()
+            check = _check(config, loaded, service, stream[-LIVE_REQUESTS:])
+    decisions = Counter(str(gate.verdict.decision) for gate in progress.gates)
+    return ArmResult(
+        arm=arm.name,
+        setting=arm.setting.name,
+        seed=arm.seed,
+        overrides=overrides,
+        stream=plan.kind,
+        draft_len=draft_len,
+        seconds=round(seconds, 2),
+        promoted=decisions["promoted"],
+        held=decisions["held"],
+        refused=decisions["refused"],
+        dropped_steps=progress.num_dropped,
+        live=_live_row(check),
+        requests=tuple(_row(one) for one in served),
+    )
+
+
+def cut(trace: Trace, top_ids: int) -> Trace:
+    """The trace as it were with fewer target logits kept."""
+    if trace.top_ids.shape[1] <= top_ids:
+        return trace
+    ids = np.ascontiguousarray(trace.top_ids[:, :top_ids])
+    return replace(
+        trace, top_ids=ids, top_logits=np.ascontiguousarray(trace.top_logits[:, :top_ids])
+    )
+
+
+def _check(
+    config: DviConfig, loaded: Loaded, service: Service, traces: Sequence[Trace]
+) -> LiveCheck:
+    """The version in service on some traces, both ways."""
+    simulated = Counts()
+    for trace in traces:
+        own = hits(service.guess(trace), trace)
+        simulated += count(own, config.decoding.draft_len, trace.sampling.max_tokens)
+    return check_live(loaded, config, service.adapter, traces, simulated)
+
+
+def _live_row(check: LiveCheck) -> dict[str, int]:
+    return {
+        "requests": check.num_requests,
+        "same_answers": check.num_same_answers,
+        "simulated_judged": check.simulated.judged,
+        "simulated_accepted": check.simulated.accepted,
+        "live_judged": check.live.judged,
+        "live_accepted": check.live.accepted,
+    }
+
+
+def _row(one: Served) -> RequestRow:
+    return RequestRow(
+        domain=one.trace.domain,
+        max_tokens=one.trace.sampling.max_tokens,
+        hits=_digits(one.hits),
+        replaced=None if one.replaced_hits is None else _digits(one.replaced_hits),
+        version=one.version,
+        num_steps=one.num_steps,
+        trained_positions=one.trained_positions,
+    )
+
+
+def _digits(values: Sequence[bool]) -> str:
+    return "".join("1" if value else "0" for value in values)

@@ -1,0 +1,147 @@
+"""An arm on a tiny model: the simulation is what the engine does, twice the same, and learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from dvi.decoding.startup import load_model
+from dvi.study.arms import Arm, Setting
+from dvi.study.record import Recording
+from dvi.study.results import ArmResult
+from dvi.study.run import LIVE_REQUESTS, Models, config_of, run_arm
+from dvi.study.states import CachedStates
+from dvi.study.streams import StreamPlan
+from dvi.types import Source
+from tests.rigs import make_model_folder
+from trainers.answers import Answerer
+from trainers.batch import make_batch
+from trainers.examples import Example
+from trainers.shallow import ShallowStates
+
+PER_DOMAIN = 8
+MAX_TOKENS = 14
+PLAN = StreamPlan("sharp", ("sql", "json"), PER_DOMAIN)
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A tiny model and a learner that shows something within a few requests."""
+    folder = tmp_path_factory.mktemp("study") / "model"
+    make_model_folder(folder)
+    return [
+        f"model.path={folder}",
+        "model.device=cpu",
+        f"data.max_tokens={MAX_TOKENS}",
+        "drafter.lora_rank=4",
+        "drafter.head_lora_rank=4",
+        "drafter.draft_vocab_size=200",
+        "trainer.learning_rate=0.01",
+        "trainer.warmup_steps=2",
+        "trainer.publish_steps=2",
+        "trainer.gate_confidence=0",
+        "replay.top_ids=16",
+        "serving.max_context_len=64",
+        "trainer.max_seq_len=48",
+    ]
+
+
+@pytest.fixture(scope="module")
+def recording(common: list[str]) -> Recording:
+    """Greedy answers to short prompts, few of them distinct."""
+    torch.set_num_threads(1)
+    config = config_of([*common, "drafter=block", "objective=kl"])
+    requests = [(domain, i) for domain in PLAN.domains for i in range(PER_DOMAIN)]
+    examples = [
+        Example(tuple(3 + (7 * i + 11 * len(domain) + j) % 90 for j in range(5 + i % 3)), None)
+        for domain, i in requests
+    ]
+    traces = Answerer(load_model(config), config).traces(examples, 0)
+    return {
+        request: replace(trace, request_id=f"{request[0]}-{request[1]}", domain=request[0])
+        for request, trace in zip(requests, traces, strict=True)
+    }
+
+
+def run(common: list[str], recording: Recording, *words: str) -> ArmResult:
+    torch.set_num_threads(1)
+    setting = Setting("tried", words, PLAN)
+    return run_arm(Arm(setting, 1), common, {0.0: recording}, Models())
+
+
+@pytest.fixture(scope="module")
+def block(common: list[str], recording: Recording) -> ArmResult:
+    """The default arm."""
+    return run(common, recording, "objective=kl", "drafter=block")
+
+
+def check(found: ArmResult) -> None:
+    """A trained version was compared with the engine, and nothing differed."""
+    assert found.promoted > 0
+    assert found.requests[-1].version > 0
+    live = found.live
+    assert live["same_answers"] == live["requests"] == LIVE_REQUESTS
+    assert live["simulated_judged"] == live["live_judged"] > 0
+    assert live["simulated_accepted"] == live["live_accepted"]
+
+
+def test_simulated_acceptance_is_the_engine_s(block: ArmResult) -> None:
+    check(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["block", "head"])
+@pytest.mark.parametrize("objective", ["dvi", "pg", "osd", "lk"])
+def test_simulated_acceptance_is_the_engine_s_for_every_objective(
+    common: list[str], recording: Recording, kind: str, objective: str
+) -> None:
+    check(run(common, recording, f"objective={objective}", f"drafter={kind}"))
+
+
+@pytest.mark.slow
+def test_an_arm_is_a_function_of_its_words_and_seed(
+    common: list[str], recording: Recording, block: ArmResult
+) -> None:
+    again = run(common, recording, "objective=kl", "drafter=block")
+    assert replace(again, seconds=0.0) == replace(block, seconds=0.0)
+
+
+def test_no_request_is_learned_from_before_it_is_served(block: ArmResult) -> None:
+    rows = block.requests
+    assert (rows[0].version, rows[0].num_steps, rows[0].replaced) == (0, 0, None)
+    # a trace pays for one step
+    assert [row.num_steps for row in rows] == list(range(len(rows)))
+    assert all(a.version <= b.version for a, b in pairwise(rows))
+    assert [row.domain for row in rows] == ["sql"] * PER_DOMAIN + ["json"] * PER_DOMAIN
+
+
+@pytest.mark.slow
+def test_without_training_the_untrained_draft_serves_to_the_end(
+    common: list[str], recording: Recording
+) -> None:
+    found = run(common, recording, "objective=kl", "drafter=block", "trainer.steps_per_trace=0")
+    assert {row.version for row in found.requests} == {0}
+    assert found.requests[-1].trained_positions == 0
+
+
+def test_recorded_answers_are_the_target_s_own(recording: Recording) -> None:
+    for trace in recording.values():
+        assert {cycle.source for cycle in trace.rounds} == {Source.TARGET}
+        assert (trace.top_ids[:, 0] == trace.output_ids).all()  # greedy
+
+
+def test_cached_states_are_those_that_the_trainer_computes(
+    common: list[str], recording: Recording
+) -> None:
+    config = config_of([*common, "drafter=block", "objective=kl"])
+    target = load_model(config).target
+    cached, fresh = (kind(target, 8, 48) for kind in (CachedStates, ShallowStates))
+    traces = list(recording.values())[:3]
+    for trace in traces:
+        cached.compute(make_batch([trace], 48, 0, target.device))
+    together = make_batch(traces, 48, 0, target.device)
+    # float32 sums of 32 terms near one, in another order for another batch
+    torch.testing.assert_close(cached.compute(together), fresh.compute(together), atol=1e-5, rtol=0)
