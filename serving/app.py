@@ -18,7 +18,7 @@ import dvi
 from serving.auth import AccessRules
 from serving.completions import enter, generate
 from serving.document import body_schema, make_document
-from serving.errors import ApiError, install_handlers
+from serving.errors import ApiError, install_handlers, out_of_storage
 from serving.gate import Gate
 from serving.parse import as_json, parse_chat, parse_completion, read_body, validate
 from serving.schema import ChatBody, CompletionBody, PromoteBody
@@ -26,7 +26,10 @@ from serving.service import Door, Service
 
 
 class AdapterDesk(Protocol):
-    """What the admin routes do to the registry; blocking, any thread, ValueError if refused."""
+    """What the admin routes do to registry and trainer; blocking, any thread.
+
+    ValueError where it is refused, OSError where the state folder cannot be read or written.
+    """
 
     def overview(self) -> dict[str, Any]:
         """Versions, the one in service and the one that drafts."""
@@ -104,6 +107,8 @@ def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], Adapter
             return await run_in_threadpool(work, *arguments)
         except ValueError as error:
             raise ApiError(400, str(error), param="version", code="adapter_refused") from error
+        except OSError as error:
+            raise out_of_storage(error) from error
 
     @app.get("/admin/adapters")
     async def adapters() -> Response:

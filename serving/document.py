@@ -23,7 +23,8 @@ STATUS_TEXTS = {
     415: "The body is not application/json.",
     429: "The queue is full; Retry-After says for how long.",
     500: "The engine failed on this request.",
-    503: "The model is loading, the engine is stuck, or the server is shutting down.",
+    503: "The model is loading, the engine is stuck, the server is shutting down, or the state "
+    "folder cannot be written (admin routes).",
 }
 GENERATION = (400, 401, 403, 404, 408, 413, 415, 429, 500, 503)
 # Beside 200, by path; everything else can be refused at the door only.
@@ -37,8 +38,8 @@ STATUSES = {
     "/admin/adapters": (400, 401, 403, 503),
     "/admin/adapters/promote": (400, 401, 403, 408, 413, 415, 503),
     "/admin/adapters/rollback": (400, 401, 403, 415, 503),
-    "/admin/trainer/pause": (400, 401, 403, 415, 500, 503),
-    "/admin/trainer/resume": (400, 401, 403, 415, 500, 503),
+    "/admin/trainer/pause": (400, 401, 403, 415, 503),
+    "/admin/trainer/resume": (400, 401, 403, 415, 503),
 }
 AT_THE_DOOR = (400, 401, 403)
 

@@ -5,6 +5,7 @@ Knows nothing of what the server does; routes raise ``ApiError`` and the handler
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -61,8 +62,14 @@ def queue_full(why: str, retry_after_s: float) -> ApiError:
 
 
 def unavailable(message: str, code: str) -> ApiError:
-    """A 503: loading, draining or stuck."""
+    """A 503: loading, draining or stuck, or no place to write to."""
     return ApiError(503, message, code=code, headers={"Retry-After": "5"})
+
+
+def out_of_storage(error: OSError) -> ApiError:
+    """A 503: the disk is full, read-only or gone; nothing was changed. Names no path."""
+    why = os.strerror(error.errno) if error.errno else type(error).__name__
+    return unavailable(f"The state folder cannot be used now: {why}.", "storage_unavailable")
 
 
 def out_of_time() -> ApiError:

@@ -41,6 +41,7 @@ from serving.runtime import (
 )
 from serving.sentinel import Links, Sentinel
 from serving.service import Service
+from serving.signs import SignsOfLife
 from serving.state_folder import locked_state_folder, user_key
 from serving.supervisor import Supervisor, trainer_command, trainer_environment
 from serving.trace_log import TraceLog
@@ -152,12 +153,12 @@ def _metrics_source(plant: Plant, service: Service) -> MetricsSource:
     )
 
 
-def _start_supervisor(plant: Plant) -> Supervisor:
+def _start_supervisor(plant: Plant, status: TrainerStatusReader) -> Supervisor:
     """The trainer reads the config from a file; its paths do not depend on this process."""
     path = plant.run_dir / "trainer.json"
     dump_config(plant.resolved, path)
     environment = trainer_environment(plant.config.trainer.num_threads)
-    return Supervisor(trainer_command(path), environment)
+    return Supervisor(trainer_command(path), environment, SignsOfLife(status.last_written))
 
 
 def trainer_control(plant: Plant) -> TrainerControl:
@@ -178,7 +179,7 @@ def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> A
         stack.enter_context(watcher)
     metrics.watcher = watcher
     if learns(plant):
-        metrics.supervisor = stack.enter_context(_start_supervisor(plant))
+        metrics.supervisor = stack.enter_context(_start_supervisor(plant, metrics.trainer))
     elif plant.config.trainer.enabled:
         logger.info("the trainer stands still: nothing is kept to learn from, or nothing learns")
     assert metrics.tracker is not None

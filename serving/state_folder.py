@@ -52,14 +52,16 @@ def hash_name(key: bytes, name: str) -> str:
 def user_key(folder: Path) -> bytes:
     """The secret key of the hashes that stand for users; made once, readable by the owner only."""
     path = folder / "user_hash.key"
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes; remove it") from None
-        return key
-    key = os.urandom(KEY_BYTES)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
+    if not path.exists():
+        # Complete or absent: half a key after a kill would keep every later server from starting.
+        part = folder / f".user_hash.key.{os.getpid()}"
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes; remove it")
     return key

@@ -10,13 +10,14 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import dvi
 from dvi.config.child import module_command
+from serving.signs import SignsOfLife
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +56,13 @@ class Supervisor:
         self,
         command: Sequence[str],
         environment: dict[str, str],
+        signs: SignsOfLife | None = None,
         first_pause_s: float = FIRST_PAUSE_S,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._command = list(command)
         self._environment = environment
+        self._signs = signs
         self._first_pause_s = first_pause_s
-        self._clock = clock
         self._stop = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._num_starts = 0
@@ -125,11 +126,11 @@ class Supervisor:
     def _run(self) -> None:
         pause_s = self._first_pause_s
         while not self._stop.is_set():
-            started_s = self._clock()
+            started_s = time.monotonic()
             status = self._live()
             if status is None:
                 return
-            if self._clock() - started_s >= HEALTHY_S:
+            if time.monotonic() - started_s >= HEALTHY_S:
                 pause_s = self._first_pause_s
             logger.warning("trainer ended (%s); next start in %.1f s", status, pause_s)
             self._stop.wait(pause_s)
@@ -148,8 +149,14 @@ class Supervisor:
         except OSError as error:
             return f"not started: {error}"
         self._num_starts += 1
+        if self._signs is not None:
+            self._signs.start(self._child.pid)
         while not self._stop.wait(LOOK_INTERVAL_S):
             status = self._child.poll()
             if status is not None:
                 return f"exit status {status}"
+            if self._signs is not None and self._signs.are_missing():
+                logger.warning("trainer hangs: killed")
+                self._child.kill()
+                self._signs.start(self._child.pid)  # its end may take a while
         return None

@@ -53,6 +53,14 @@ class TrainerStatusReader:
                 self._newest = self._never_falling(data)
             return self._newest
 
+    def last_written(self) -> tuple[int, int] | None:
+        """Changes whenever the trainer has told something; no clock can mislead it."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def _never_falling(self, data: dict[str, Any]) -> TrainerStatus:
         gate = data.get("gate")
         gate = gate if isinstance(gate, dict) else {}

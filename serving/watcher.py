@@ -6,6 +6,7 @@ thread takes them. A version that does not pass stays out and is counted; the ol
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from typing import Any, Protocol
@@ -51,6 +52,7 @@ class AdapterWatcher(BackgroundThread):
         self._in_service = 0
         self._promoted_s = 0.0
         self._looked = False
+        self._said_away = False
         self._refused: set[int] = set()
         self._wake = threading.Event()
 
@@ -94,6 +96,11 @@ class AdapterWatcher(BackgroundThread):
             self._slot.stage(weights)
             logger.info("adapter version %d staged", self._in_service)
 
+    def require_registry(self) -> None:
+        """Raise OSError where the registry that named a version is gone."""
+        if self._in_service > 0 and not self._registry.is_there():
+            raise FileNotFoundError(errno.ENOENT, "the registry is not there")
+
     def wake(self) -> None:
         """Look now rather than at the next interval."""
         self._wake.set()
@@ -114,6 +121,8 @@ class AdapterWatcher(BackgroundThread):
             self._wake.clear()
 
     def _look_at_pointer(self) -> None:
+        if self._is_away():
+            return
         current = self._registry.current()
         if current == self._in_service and self._looked:
             return
@@ -123,6 +132,14 @@ class AdapterWatcher(BackgroundThread):
         newest = service_stack(self._registry.history())[-1:]
         if newest and newest[0] != current:
             self._check_passed_over(newest[0])
+
+    def _is_away(self) -> bool:
+        """Whether the registry that named a version is gone: what drafts goes on meanwhile."""
+        is_away = self._in_service > 0 and not self._registry.is_there()
+        if is_away and not self._said_away:
+            logger.warning("the registry is not there: version %d stays", self._in_service)
+        self._said_away = is_away
+        return is_away
 
     def _check_passed_over(self, version: int) -> None:
         """The registry names an older version than was promoted: count it if its files are bad.
@@ -193,12 +210,14 @@ class RegistryDesk:
 
     def promote(self, version: int) -> int:
         """Put ``version`` into service; RegistryError (a ValueError) where it is not whole."""
+        self._watcher.require_registry()
         self._registry.promote(version, "admin")
         self._watcher.wake()
         return self._registry.current()
 
     def rollback(self) -> int:
         """Go back to the version in service before."""
+        self._watcher.require_registry()
         current = self._registry.rollback("admin")
         self._watcher.wake()
         return current

@@ -30,9 +30,7 @@ from dvi.tracking import make_tracker
 from trainers.build import Ground, build_training
 from trainers.control import CONTROL_FILE, CpuBudget, Pace, read_control
 from trainers.follow import Follower
-from trainers.process import (
-    sole_trainer,
-)
+from trainers.process import sole_trainer
 from trainers.status import StatusFile
 from trainers.watch import Outlets, Watch
 
@@ -45,7 +43,11 @@ ID_BITS = 48  # a manifest keeps the id as a float
 
 
 def train_in_background(config: DviConfig, stop: threading.Event, priority: str) -> int:
-    """Train until told to stop; the exit status, 2 where config, model or checkpoint do not fit."""
+    """Train until told to stop; the exit status.
+
+    1 where memory ran out: the last checkpoint is whole, and the server starts another trainer from
+    it after a pause. 2 where config, model or checkpoint do not fit.
+    """
     start_logging(config)
     set_up_torch(config.trainer.num_threads)
     logger.info("trainer started, priority %s", priority)
@@ -54,7 +56,19 @@ def train_in_background(config: DviConfig, stop: threading.Event, priority: str)
     except ValueError as error:
         logger.error("%s", str(error).splitlines()[0])
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        logger.error("out of memory: training goes on from the last checkpoint after a restart")
+        return 1
     return 0
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Python's own, an accelerator's, or that of torch's CPU allocator, which has no type."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return "can't allocate memory" in str(error)
 
 
 def serve_training(config: DviConfig, stop: threading.Event) -> None:

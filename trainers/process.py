@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -20,6 +20,8 @@ PARENT_VARIABLE = "DVI_PARENT_PID"  # set by the server for its trainer
 PARENT_LOOK_INTERVAL_S = 1.0
 LOCK_LOOK_INTERVAL_S = 0.2
 NICEST = 19
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+OOM_SCORE_ADJ = 500  # of -1000 to 1000; a share of 1000 of the memory
 
 
 def yield_cpu() -> str:
@@ -38,6 +40,12 @@ def yield_cpu() -> str:
     return f"nice {NICEST}"
 
 
+def offer_memory() -> None:
+    """Be the process that Linux ends where memory runs out, rather than the server."""
+    with suppress(OSError):  # no Linux, or not allowed
+        Path("/proc/self/oom_score_adj").write_text(f"{OOM_SCORE_ADJ}", encoding="ascii")
+
+
 def parent_pid() -> int:
     """The process that we are to end with.
 
@@ -48,42 +56,63 @@ def parent_pid() -> int:
     return int(named) if named else os.getppid()
 
 
-def end_with_parent(parent: int, stop: threading.Event) -> None:
+@contextmanager
+def ending_with_parent(parent: int, stop: threading.Event) -> Iterator[None]:
     """Have ``stop`` set when process ``parent`` is gone, whatever killed it.
 
     Linux sends SIGTERM at once; a look at the parent's id, now and every second, covers other
     systems and a parent that died before this call.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    _tell_of_parents_death(signal.SIGTERM)
+    ended = threading.Event()
 
     def look() -> None:
-        while not stop.wait(PARENT_LOOK_INTERVAL_S):
+        while not ended.wait(PARENT_LOOK_INTERVAL_S) and not stop.is_set():
             if os.getppid() != parent:
                 stop.set()
 
     if os.getppid() != parent:
         stop.set()
     threading.Thread(target=look, name="parent-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        _tell_of_parents_death(0)
 
 
-def stop_on_signals(stop: threading.Event) -> None:
-    """SIGTERM and Ctrl-C set ``stop``; the loop ends at its next turn.
+def _tell_of_parents_death(number: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
+
+
+@contextmanager
+def stopping_on_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C set ``stop``; the loop ends at its next turn. Main thread only.
 
     The handler itself does nothing: one that sets an Event hangs when the signal lands inside
     ``Event.wait`` of its own thread. The signal's byte in a pipe wakes a thread that sets it.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: None)
-    signal.set_wakeup_fd(writer)
 
     def wake() -> None:
-        os.read(reader, 1)
-        stop.set()
+        if os.read(reader, 1):  # nothing: the other end was closed
+            stop.set()
+        os.close(reader)
 
     threading.Thread(target=wake, name="stop-signal", daemon=True).start()
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda _number, _frame: None)
+    woken_before = signal.set_wakeup_fd(writer)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(woken_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writer)
 
 
 @contextmanager

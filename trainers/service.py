@@ -1,8 +1,9 @@
 """``python -m trainers.service CONFIG_JSON``: the trainer's process, started by the server.
 
-Owns the exit status: 0 when told to stop, 2 with one line when something does not fit. Imports
-nothing heavy at its top: torch takes seconds, in which the process already is a good neighbour
-(lowest priority) and no orphan. Does not know what a training stands on.
+Owns the exit status: 0 when told to stop, 1 with one line when memory ran out, 2 with one when
+something does not fit. Imports nothing heavy at its top: torch takes seconds, in which the process
+already is a good neighbour (lowest priority) and no orphan. Does not know what a training
+stands on.
 """
 
 from __future__ import annotations
@@ -12,8 +13,15 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from dvi.config import DviConfig
 from dvi.config.io import load_config
-from trainers.process import end_with_parent, parent_pid, stop_on_signals, yield_cpu
+from trainers.process import (
+    ending_with_parent,
+    offer_memory,
+    parent_pid,
+    stopping_on_signals,
+    yield_cpu,
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,16 +30,19 @@ def main(arguments: Sequence[str]) -> int:
         print("usage: python -m trainers.service CONFIG_JSON", file=sys.stderr)
         return 2
     stop = threading.Event()
-    stop_on_signals(stop)
     try:
-        end_with_parent(parent_pid(), stop)
-        config = load_config(Path(arguments[0]))
+        with stopping_on_signals(stop), ending_with_parent(parent_pid(), stop):
+            return _train(load_config(Path(arguments[0])), stop)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def _train(config: DviConfig, stop: threading.Event) -> int:
     if stop.is_set():
         return 0
     priority = yield_cpu()
+    offer_memory()
     from trainers.background import train_in_background  # see the module's docstring
 
     return train_in_background(config, stop, priority)

@@ -31,7 +31,13 @@ from trainers.reports import StepReport, loss_values
 from trainers.rows import Rows
 from trainers.versions import Versions
 
+MIN_PAYING_TRACES = 1000  # however small the memory
 MAX_DROPS_IN_A_ROW = 8  # then the values themselves are bad, not a batch
+
+
+def max_paying_traces(config: TrainerConfig) -> int:
+    """Traces whose steps may wait to be done."""
+    return max(MIN_PAYING_TRACES, config.newest_rows + config.reservoir_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,9 @@ class Publication:
 class Training:
     """The loop's verbs. One thread.
 
-    A trace pays for ``steps_per_trace`` steps; ``debt_steps`` is what is paid for and not done.
+    A trace pays for ``steps_per_trace`` steps; ``debt_steps`` is what is paid for and not done, at
+    most the pay of ``max_paying_traces``: a trainer that traffic outruns must not go on for days
+    about the few rows that its memory still holds.
     """
 
     def __init__(self, parts: TrainingParts, config: TrainerConfig) -> None:
@@ -83,7 +91,8 @@ class Training:
         hurried = min(new.num_admitted, self.hurried_traces)
         self.hurried_traces -= hurried
         paying = new.num_admitted + hurried * (self.config.drift_steps_factor - 1)
-        self.debt_steps += paying * self.config.steps_per_trace
+        debt = self.debt_steps + paying * self.config.steps_per_trace
+        self.debt_steps = min(debt, max_paying_traces(self.config) * self.config.steps_per_trace)
         self.parts.rows.mark_kept()
         return new.num_read
 

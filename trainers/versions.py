@@ -37,8 +37,10 @@ class Versions:
         """Number and values of the version in service, and what was wrong with it, if anything.
 
         A version that a server would refuse counts as the untrained draft (None): that is what
-        such a server falls back to after a start.
+        such a server falls back to after a start. RegistryError where this training has published
+        and the registry is away.
         """
+        self.require_registry()
         version = self.registry.current()
         if not version:
             return 0, None, ""
@@ -49,6 +51,17 @@ class Versions:
         except (RegistryError, AdapterRefused) as error:
             return 0, None, str(error)
         return version, adapter, ""
+
+    def require_registry(self) -> None:
+        """Raise RegistryError where this training has published and the registry is away.
+
+        Without its history no version in service would look like the untrained draft.
+        """
+        if self.newest and not self.registry.is_there():
+            raise RegistryError(
+                f"the registry {self.registry.root} is not there: put it back, or move the folder "
+                "trainer/ away to start anew"
+            )
 
     def intend(self, step: int, *, is_promoted: bool) -> None:
         """Note what is about to be published; a checkpoint must follow before ``publish``."""
@@ -70,6 +83,7 @@ class Versions:
         """
         if not self.lineage or self.lineage[-1].version is not None:
             return None
+        self.require_registry()
         intent = self.lineage.pop()
         after = self.newest
         for manifest in self._own_versions():

@@ -62,13 +62,21 @@ class Registry:
         self._keep_versions = keep_versions
         self._now_s = now_s
 
+    def is_there(self) -> bool:
+        """Whether the folder exists: not before the first version, nor while its disk is away."""
+        return self.root.is_dir()
+
     def publish(self, write_files: Callable[[Path], None], draft: ManifestFields) -> int:
         """Store what ``write_files(folder)`` writes as a new version, not yet in service.
 
         The folder must hold the adapter's two PEFT files and nothing that is neither safetensors
         nor JSON. Old versions beyond ``keep_versions`` are removed. RegistryError, and no version,
-        when the files are not as they should be; an error of ``write_files`` passes through.
+        when the files are not as they should be, or when ``root`` is away where a parent was; an
+        error of ``write_files`` passes through.
         """
+        if draft.parent and not self.is_there():
+            # Made anew, it would give out its numbers again.
+            raise RegistryError(f"the registry {self.root} is not there")
         with self._changing():
             version = 1 + max(highest_number(self.history()), max(self._numbers(), default=0))
             temporary = self.root / f"{TEMPORARY_PREFIX}{version}-{os.getpid()}"

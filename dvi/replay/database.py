@@ -5,10 +5,10 @@ Knows which kind of database it is; does not know what a trace is.
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select
@@ -22,19 +22,37 @@ from dvi.replay.schema import SCHEMA_VERSION, leases, metadata, purges, schema_i
 from dvi.replay.sqlite import SqliteFile
 
 
-@dataclass(frozen=True, slots=True)
 class Database:
-    """An open database whose tables are there and of our version."""
+    """An open database whose tables are there and of our version.
 
-    engine: Engine
-    storage: Storage
-    store_id: str  # made with the tables: another id means another store at the same place
+    Where its file is removed or replaced, the next transaction fails, and later ones go to what is
+    there now, made anew if need be: another store, with an id of its own.
+    """
+
+    def __init__(self, engine: Engine, storage: Storage) -> None:
+        self.engine = engine
+        self.storage = storage
+        self._store_id = ""
+        self._lock = threading.Lock()
+
+    @property
+    def store_id(self) -> str:
+        """Made with the tables: another id means another store at the same place."""
+        return self._store_id
+
+    def prepare(self) -> None:
+        """Make or check the tables; before the first transaction."""
+        with self.engine.execution_options(dvi_writes=True).begin() as connection:
+            self.storage.lock_schema(connection)
+            self._store_id = _ensure_schema(connection, self.engine.url)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One short read transaction; the caller fetches everything before it leaves."""
-        with one_line_errors(), self.engine.begin() as connection:
-            yield connection
+        with one_line_errors():
+            self._follow_file()
+            with self.engine.begin() as connection:
+                yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -48,9 +66,19 @@ class Database:
     def changing(self) -> Iterator[Connection]:
         """A write transaction that touches no trace, so that it need not wait for those that do."""
         with one_line_errors():
+            self._follow_file()
             options = self.engine.execution_options(dvi_writes=True)
             with options.begin() as connection:
                 yield connection
+
+    def _follow_file(self) -> None:
+        with self._lock:
+            if self.storage.has_moved():
+                self.engine.dispose()
+                self.storage.make_again()
+                self.prepare()
+                # Whoever was about to write has to see the other id first.
+                raise ReplayStoreError("replay store: its file was removed or replaced")
 
     def checkpoint(self) -> bool:
         """Empty the write-ahead log; False while a reader forbids it."""
@@ -65,6 +93,7 @@ class Database:
     def file_bytes(self) -> int:
         """Bytes on disk."""
         with one_line_errors():
+            self._follow_file()
             return self.storage.file_bytes(self.engine)
 
     def release_free_pages(self, num_bytes: int) -> None:
@@ -77,15 +106,13 @@ def open_database(url: str, max_bytes: int) -> Database:
     """Open, making file and tables where missing; ReplayStoreError says in one line why not."""
     parsed = parse(url)
     with one_line_errors():
-        engine, storage = _connect(parsed, max_bytes)
+        database = Database(*_connect(parsed, max_bytes))
         try:
-            with engine.execution_options(dvi_writes=True).begin() as connection:
-                storage.lock_schema(connection)
-                store_id = _ensure_schema(connection, parsed)
+            database.prepare()
         except BaseException:
-            engine.dispose()  # opening is tried again and again: no connection may be left
+            database.engine.dispose()  # opening is tried again and again: no connection may be left
             raise
-    return Database(engine, storage, store_id)
+    return database
 
 
 def is_there(url: str) -> bool:

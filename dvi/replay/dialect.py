@@ -48,3 +48,11 @@ class Storage(Protocol):
     def file_bytes(self, engine: Engine) -> int:
         """Bytes on disk, log included where it is ours."""
         ...
+
+    def has_moved(self) -> bool:
+        """Whether connections write into a file that is no longer the one at its path."""
+        ...
+
+    def make_again(self) -> None:
+        """After ``has_moved``: a file at the path, to be connected to anew. OSError: not now."""
+        ...

@@ -7,8 +7,10 @@ Letters: T output tokens, M kept target ids a position, R rounds.
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,20 @@ from dvi.types import FinishReason, Round, SamplingParams, Source, Trace
 _INT = np.dtype("<i4")
 _FLOAT = np.dtype("<f4")
 _SOURCES = tuple(Source)  # code in the rounds blob; a new source goes to the end of the enum
+_HEADER_FIELDS = {"sampling", "finish_reason", "system_fingerprint", "created_s", "num_top"}
+_CHECKSUM = re.compile(r',"crc32":(\d+)}\Z')  # at the header's end; rows of older stores have none
 _ROUND_HEAD = 4  # int32 fields in front of a round's ids: source, version, proposed, accepted
+
+
+class DamagedTrace(ValueError):
+    """Content that is not what was encoded: the disk altered it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
     """The content columns of one trace; about 0.5 KB a token at M = 64."""
 
-    header: str  # JSON: sampling, finish reason, fingerprint, time, M
+    header: str  # JSON: sampling, finish reason, fingerprint, time, M, checksum of all columns
     prompt_ids: bytes  # int32 [P]
     output_ids: bytes  # int32 [T]
     top_ids: bytes  # int32 [T, M]
@@ -34,15 +42,35 @@ class Content:
     logsumexp: bytes  # float32 [T]
     rounds: bytes  # int32 words, see _pack_rounds
 
+    def blobs(self) -> tuple[bytes, ...]:
+        """Every column but the header."""
+        ids = (self.prompt_ids, self.output_ids, self.top_ids)
+        return (*ids, self.top_logits, self.logsumexp, self.rounds)
+
     def num_bytes(self) -> int:
         """Bytes of all columns."""
-        blobs = (self.prompt_ids, self.output_ids, self.top_ids, self.top_logits)
-        return (
-            len(self.header.encode())
-            + sum(len(blob) for blob in blobs)
-            + len(self.logsumexp)
-            + len(self.rounds)
-        )
+        return len(self.header.encode()) + sum(len(blob) for blob in self.blobs())
+
+    def checksum(self) -> int:
+        """CRC-32 of all columns as they are now."""
+        total = zlib.crc32(self.header.encode())
+        for blob in self.blobs():
+            total = zlib.crc32(blob, total)
+        return total
+
+    def sealed(self) -> Content:
+        """With the checksum in the header."""
+        return replace(self, header=f'{self.header[:-1]},"crc32":{self.checksum()}}}')
+
+    def unsealed(self) -> Content:
+        """Without it again. Raises DamagedTrace where it does not match."""
+        found = _CHECKSUM.search(self.header)
+        if found is None:
+            return self
+        content = replace(self, header=self.header[: found.start()] + "}")
+        if content.checksum() != int(found[1]):
+            raise DamagedTrace("the checksum does not match")
+        return content
 
 
 def encode(trace: Trace) -> Content:
@@ -62,7 +90,7 @@ def encode(trace: Trace) -> Content:
         "created_s": trace.created_s,
         "num_top": num_top,
     }
-    return Content(
+    content = Content(
         header=json.dumps(header, separators=(",", ":")),
         prompt_ids=np.asarray(trace.prompt_ids, _INT).tobytes(),
         output_ids=np.asarray(trace.output_ids, _INT).tobytes(),
@@ -71,6 +99,7 @@ def encode(trace: Trace) -> Content:
         logsumexp=np.asarray(trace.logsumexp, _FLOAT).tobytes(),
         rounds=_pack_rounds(trace.rounds),
     )
+    return content.sealed()
 
 
 def _num_top(trace: Trace) -> int:
@@ -85,8 +114,19 @@ def _num_top(trace: Trace) -> int:
 
 
 def decode(request_id: str, domain: str, user_hash: str, content: Content) -> Trace:
-    """The trace that ``encode`` was given; arrays are fresh and writable."""
+    """The trace that ``encode`` was given; arrays are fresh and writable. Raises DamagedTrace."""
+    try:
+        return _decode(request_id, domain, user_hash, content.unsealed())
+    except DamagedTrace:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DamagedTrace(f"{type(error).__name__} while decoding") from error
+
+
+def _decode(request_id: str, domain: str, user_hash: str, content: Content) -> Trace:
     header: dict[str, Any] = json.loads(content.header)
+    if header.keys() != _HEADER_FIELDS:  # the checksum's own name was altered
+        raise DamagedTrace("the header has other fields")
     sampling: dict[str, Any] = {name: _tuples(value) for name, value in header["sampling"].items()}
     num_top = int(header["num_top"])
     return Trace(

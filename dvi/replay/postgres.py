@@ -97,3 +97,10 @@ class Server:
         sizes = " + ".join(f"pg_total_relation_size('{t.name}')" for t in (contents, traces))
         with engine.connect() as connection:
             return int(connection.exec_driver_sql(f"SELECT {sizes}").scalar_one())
+
+    def has_moved(self) -> bool:
+        """Its files are its own."""
+        return False
+
+    def make_again(self) -> None:
+        """Never asked for."""

@@ -7,16 +7,19 @@ after the transaction, so that no reader holds the log open for long.
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
 from sqlalchemy import Connection, and_, select, tuple_
 
-from dvi.replay.encoding import Content, decode
+from dvi.replay.encoding import Content, DamagedTrace, decode
 from dvi.replay.eviction import chunks
 from dvi.replay.rows import Cursor, ReplayStats, RowKey, StoredTrace
 from dvi.replay.schema import contents, purges, totals, traces, writers
+
+logger = logging.getLogger(__name__)
 
 _CONTENT = (
     contents.c.header,
@@ -92,9 +95,17 @@ def fetch(connection: Connection, keys: Collection[RowKey]) -> list[FetchedRow]:
 
 
 def decoded_in_order(rows: Iterable[FetchedRow], keys: Iterable[RowKey]) -> list[StoredTrace]:
-    """The traces of ``rows`` in the order of ``keys``."""
+    """The traces of ``rows`` in the order of ``keys``, without those that the disk altered."""
     found = {row.key: row for row in rows}
-    return [found[key].decoded() for key in keys if key in found]
+    traces: list[StoredTrace] = []
+    for key in keys:
+        if key not in found:
+            continue
+        try:
+            traces.append(found[key].decoded())
+        except DamagedTrace as error:
+            logger.warning("replay store: a row is damaged and passed over: %s", error)
+    return traces
 
 
 def read_stats(connection: Connection, file_bytes: int) -> ReplayStats:

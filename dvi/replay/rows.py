@@ -82,7 +82,12 @@ class WriterCounts:
 
 def advance(cursor: Cursor, rows: Iterable[StoredTrace]) -> dict[str, int]:
     """The cursor after ``rows``, as ``ReplayStore.read(cursor, ...)`` gave them, were consumed."""
+    return advance_past(cursor, (row.key for row in rows))
+
+
+def advance_past(cursor: Cursor, keys: Iterable[RowKey]) -> dict[str, int]:
+    """The cursor behind ``keys``."""
     moved = dict(cursor)
-    for row in rows:
-        moved[row.key.writer] = max(moved.get(row.key.writer, 0), row.key.seq)
+    for key in keys:
+        moved[key.writer] = max(moved.get(key.writer, 0), key.seq)
     return moved

@@ -27,6 +27,7 @@ class SqliteFile:
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self.path = path
+        self._identity: tuple[int, int] | None = None  # device and inode that are connected to
         # A sixteenth of the budget leaves room for the page overhead within 1.3x of max_bytes.
         self.wal_limit_bytes = min(max(max_bytes // 16, 64 << 10), 32 << 20)
 
@@ -36,6 +37,29 @@ class SqliteFile:
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         if self.path.stat().st_mode & 0o077:
             self.path.chmod(0o600)
+        self._identity = self._on_disk()
+
+    def has_moved(self) -> bool:
+        """Whether somebody removed or replaced the file: what is written then would be lost.
+
+        OSError where its whole folder is away: it may come back with the file, so nothing is made.
+        """
+        if self._on_disk() == self._identity:
+            return False
+        if not self.path.parent.is_dir():
+            raise OSError(f"{self.path.parent} is gone")
+        return True
+
+    def make_again(self) -> None:
+        """An empty file, unless another process was first or put one there."""
+        self.create_private()
+
+    def _on_disk(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def listen(self, engine: Engine) -> None:
         """Set and check the pragmas of every connection; transactions begin as we say."""
@@ -43,6 +67,7 @@ class SqliteFile:
         @event.listens_for(engine, "connect")
         def on_connect(connection: SqliteConnection, _record: object) -> None:
             connection.isolation_level = None  # the driver's implicit BEGIN comes too late
+            connection.text_factory = _text  # one altered byte must not hide a page of rows
             _set_pragmas(connection, self.wal_limit_bytes)
 
         @event.listens_for(engine, "begin")
@@ -103,6 +128,10 @@ class SqliteFile:
     def _log_bytes(self) -> int:
         log = self.path.with_name(self.path.name + "-wal")
         return log.stat().st_size if log.exists() else 0
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 def _driver(connection: Connection) -> SqliteConnection:

@@ -5,7 +5,6 @@ Owns the transactions and the bounds; does not know who trains on the rows.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing import Self
 from sqlalchemy import Connection, func, select, update
 
 from dvi.config import ReplayConfig
+from dvi.replay.clock import SteadyClock
 from dvi.replay.database import Database, open_database
 from dvi.replay.encoding import encode
 from dvi.replay.eviction import (
@@ -43,6 +43,7 @@ from dvi.replay.rows import (
     RowKey,
     Selection,
     StoredTrace,
+    advance_past,
 )
 from dvi.replay.schema import purges, traces
 from dvi.types import Trace
@@ -70,7 +71,7 @@ class ReplayStore:
     """
 
     def __init__(
-        self, database: Database, config: ReplayConfig, now_s: Callable[[], float] = time.time
+        self, database: Database, config: ReplayConfig, now_s: Callable[[], float]
     ) -> None:
         self._database = database
         self._max_bytes = config.max_bytes
@@ -105,13 +106,17 @@ class ReplayStore:
     def read(self, cursor: Cursor, max_rows: int) -> list[StoredTrace]:
         """At most ``max_rows`` rows behind ``cursor``, roughly by time over writers.
 
-        Within a writer by seq and without a gap but evicted rows; ``rows.advance`` makes the next
-        cursor.
+        Within a writer by seq and without a gap but evicted and damaged rows; ``rows.advance``
+        makes the next cursor. Empty only at the end.
         """
-        with self._database.reading() as connection:
-            keys = keys_behind(connection, cursor, max_rows)
-            rows = fetch(connection, keys)
-        return decoded_in_order(rows, keys)
+        while True:
+            with self._database.reading() as connection:
+                keys = keys_behind(connection, cursor, max_rows)
+                rows = fetch(connection, keys)
+            found = decoded_in_order(rows, keys)
+            if found or not keys:
+                return found
+            cursor = advance_past(cursor, keys)  # all of them were damaged
 
     def newest(self, max_rows: int) -> list[RowKey]:
         """Keys of the rows stored last, newest first: for readers that need no history."""
@@ -119,7 +124,7 @@ class ReplayStore:
             return newest_keys(connection, max_rows)
 
     def load(self, keys: Collection[RowKey]) -> list[StoredTrace]:
-        """The rows of ``keys`` that still exist, in the order of ``keys``."""
+        """The rows of ``keys`` that still exist and are whole, in the order of ``keys``."""
         rows: list[FetchedRow] = []
         for piece in chunks(keys):  # a short transaction each
             with self._database.reading() as connection:
@@ -250,7 +255,7 @@ class ReplayStore:
 
 
 def open_store(
-    url: str, config: ReplayConfig, now_s: Callable[[], float] = time.time
+    url: str, config: ReplayConfig, now_s: Callable[[], float] | None = None
 ) -> ReplayStore:
     """Open the store, making it where missing; ReplayStoreError says in one line why not."""
-    return ReplayStore(open_database(url, config.max_bytes), config, now_s)
+    return ReplayStore(open_database(url, config.max_bytes), config, now_s or SteadyClock())

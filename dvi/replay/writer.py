@@ -44,8 +44,9 @@ class TraceWriter:
     """
 
     def __init__(self, store: ReplayStore, config: ReplayConfig, writer: str = "") -> None:
-        self.writer = writer or new_writer_name()
+        self._writer = writer or new_writer_name()
         self._store = store
+        self._store_id = store.store_id  # the name is known there
         self._queue_rows = config.queue_rows
         share_tokens = int(BATCH_SHARE * config.max_bytes) // _TOKEN_BYTES
         self._batch_tokens = min(BATCH_TOKENS, max(share_tokens, 1))
@@ -56,6 +57,11 @@ class TraceWriter:
         self._dropped = {"queue_full": 0, "store_error": 0, "duplicate": 0}
         self._last_error = ""
         self._thread = threading.Thread(target=self._run, name="trace-writer", daemon=True)
+
+    @property
+    def writer(self) -> str:
+        """Under which rows are written now."""
+        return self._writer
 
     def start(self) -> None:
         """Start the thread."""
@@ -131,7 +137,7 @@ class TraceWriter:
         pause_s = _FIRST_PAUSE_S
         for _ in range(MAX_TRIES):
             try:
-                self._count_result(self._store.append(self.writer, batch))
+                self._append(batch)
                 return
             except ValueError:
                 self._write_one_by_one(batch)
@@ -147,10 +153,16 @@ class TraceWriter:
         """A malformed trace is among them: it goes alone."""
         for trace in batch:
             try:
-                self._count_result(self._store.append(self.writer, [trace]))
+                self._append([trace])
             except (ValueError, ReplayStoreError) as error:
                 self._last_error = str(error)
                 self._count_dropped("store_error", 1)
+
+    def _append(self, batch: Sequence[Trace]) -> None:
+        """Under a new name in another store, where seqs begin anew: readers know the old ones."""
+        if self._store.store_id != self._store_id:
+            self._writer, self._store_id = new_writer_name(), self._store.store_id
+        self._count_result(self._store.append(self._writer, batch))
 
     def _upkeep(self) -> None:
         try:

@@ -19,6 +19,8 @@ from tests.replay.fakes import Place, make_store, make_trace, small_config
 class FakeStore:
     """Appends what it is allowed to; ``script`` says what each call does."""
 
+    store_id = "one"
+
     def __init__(self, script: Callable[[int], None] = lambda call: None) -> None:
         self.script = script
         self.calls = 0

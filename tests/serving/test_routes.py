@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.serving.fakes import FakeEngine, FakeServer, fake_server
+from tests.serving.fakes import FakeDesk, FakeEngine, FakeServer, fake_server
 from tests.serving.test_answers import TEXT, wait_for
 
 
@@ -145,6 +146,29 @@ def test_admin_routes_act_on_the_registry(server: FakeServer) -> None:
         refused = server.http.post("/admin/adapters/promote", json=body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
     assert server.http.post("/admin/adapters/rollback").json() == {"current": 0}
+
+
+def test_an_admin_act_that_the_disk_refuses_is_a_503_that_says_so_and_names_no_path(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/secret/path")
+
+    acts = {
+        "trainer/pause": "pause_training",
+        "trainer/resume": "resume_training",
+        "adapters/promote": "promote",
+        "adapters/rollback": "rollback",
+    }
+    for path, name in acts.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(FakeDesk, name, full)
+            answer = server.http.post(f"/admin/{path}", json={"version": 1})
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "5"
+        assert answer.json()["error"]["code"] == "storage_unavailable"
+        assert "No space left on device" in answer.text
+        assert "secret" not in answer.text
 
 
 def test_training_is_paused_and_resumed_by_admin_routes(server: FakeServer) -> None:

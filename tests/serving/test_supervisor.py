@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.signs import LOOKS, SignsOfLife
 from serving.supervisor import Supervisor, trainer_command, trainer_environment
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -66,6 +67,50 @@ def test_a_child_that_does_not_stop_is_killed() -> None:
         time.sleep(0.3)  # let it ignore the signal
         supervisor.close(timeout_s=0.2)
         assert not supervisor.is_up()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_child_that_hangs_is_killed_and_another_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.supervisor.LOOK_INTERVAL_S", 0.01)
+    said = ["nothing yet"]
+    signs = SignsOfLife(lambda: said[0], max_silence_s=0.2)
+    with Supervisor(SLEEPS, dict(os.environ), signs, first_pause_s=0.01) as supervisor:
+        assert wait_for(supervisor.is_up)
+        first = supervisor.pid()
+        assert first is not None
+        time.sleep(0.5)
+        assert supervisor.pid() == first  # it may wait for something before its first word
+        said[0] = "up, and then the same for ever"
+        os.kill(first, signal.SIGSTOP)  # SIGTERM would wait with it
+        assert wait_for(lambda: supervisor.pid() not in (None, first))
+        with pytest.raises(ProcessLookupError):
+            os.kill(first, 0)
+
+
+def signs_of(said: list[int], state: list[str], now_s: list[float]) -> SignsOfLife:
+    return SignsOfLife(lambda: said[0], 300.0, lambda _pid: state[0], lambda: now_s[0])
+
+
+@pytest.mark.parametrize("waiting", ["S", "T", "D", ""])
+def test_silence_is_a_fault_only_where_no_core_is_waited_for(waiting: str) -> None:
+    said, state, now_s = [0], [waiting], [0.0]
+    signs = signs_of(said, state, now_s)
+    signs.start(1)
+    for now_s[0] in range(0, 100 * LOOKS, 100):  # before the first word
+        assert not signs.are_missing()
+    now_s[0] = 299.0
+    said[0] = 1
+    assert not signs.are_missing()
+    now_s[0] = 599.0
+    assert not signs.are_missing()
+    state[0] = "R"  # starved, not stuck
+    now_s[0] = 10_000.0
+    for _ in range(2 * LOOKS):
+        assert not signs.are_missing()
+    state[0] = waiting
+    assert [signs.are_missing() for _ in range(LOOKS)] == [False] * (LOOKS - 1) + [True]
+    signs.start(2)
+    assert not signs.are_missing()
 
 
 def test_the_child_gets_no_keys_and_finds_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,27 @@ def test_a_rollback_is_followed_down_to_the_untrained_draft(scene: Scene) -> Non
     assert scene.counts() == (2, 0)
 
 
+def test_while_the_registry_is_away_the_version_in_service_stays(scene: Scene) -> None:
+    publish(scene.registry)
+    publish(scene.registry)
+    assert scene.poll() == 2
+    root, away = scene.registry.root, scene.registry.root.with_name("away")
+    root.rename(away)
+    for _ in range(3):
+        assert scene.poll() == 2
+    desk = RegistryDesk(scene.registry, scene.watcher, scene.drafter, TrainerControl(root))
+    for act in (desk.rollback, lambda: desk.promote(1)):
+        with pytest.raises(FileNotFoundError):
+            act()
+    assert not root.exists()
+    away.rename(root)
+    assert scene.poll() == 2
+    assert scene.counts() == (1, 0)
+    publish(scene.registry)
+    assert scene.poll() == 3
+    assert scene.registry.rollback("test") == 2
+
+
 def test_the_thread_swaps_and_wakes_at_once(scene: Scene) -> None:
     scene.watcher = AdapterWatcher(scene.registry, scene.drafter, scene.slot, 30.0)
     control = TrainerControl(scene.registry.root / "control.json")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 
+from dvi.registry import RegistryError
 from dvi.types import Trace
 from tests.trainers.conftest import Uninterrupted, WorldMaker
+from tests.trainers.test_follow import Loop
 from tests.trainers.verbs import assert_same_versions, first_publication, losses, run
 from tests.trainers.world import World
+from trainers.background import is_out_of_memory, train_in_background
 from trainers.checkpoint import CheckpointRefused
 from trainers.stream import replay_stream
 
@@ -137,6 +142,74 @@ def test_without_a_checkpoint_training_starts_from_the_version_in_service(
     publication = first_publication(second)
     assert publication.version is not None
     assert world.registry.manifest(publication.version).parent == live
+
+
+OUT_OF_MEMORY = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 3 bytes")
+
+
+def test_a_trainer_out_of_memory_says_so_ends_with_1_and_the_next_one_does_that_step_once(
+    world_of: WorldMaker,
+    traces: list[Trace],
+    uninterrupted: Uninterrupted,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = world_of("world", traces)
+    training = world.training()
+    backward = torch.Tensor.backward
+
+    def full(tensor: torch.Tensor) -> None:
+        if training.parts.learner.num_steps == 5:
+            raise OUT_OF_MEMORY
+        backward(tensor)
+
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("trainers.background.logger.error", said.append)
+        patch.setattr("trainers.background.start_logging", lambda _config: None)
+        patch.setattr("trainers.background.set_up_torch", lambda _threads: None)
+        patch.setattr("trainers.background.serve_training", lambda _config, _stop: run(training))
+        patch.setattr(torch.Tensor, "backward", full)
+        assert train_in_background(world.config, threading.Event(), "low") == 1
+    assert [line.startswith("out of memory") for line in said] == [True]
+    resumed = world.training()
+    expected = losses(uninterrupted.done)
+    done = losses(run(resumed))
+    assert done == expected[-len(done) :]
+    assert resumed.parts.learner.num_steps == len(expected)
+    assert_same_versions(uninterrupted.world.registry, world.registry)
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_lack_of_memory() -> None:
+    assert is_out_of_memory(OUT_OF_MEMORY)
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shape '[2, 3]' is invalid for input of size 4"))
+
+
+def test_while_the_registry_is_away_training_waits_and_no_number_is_given_out_again(
+    world_of: WorldMaker, traces: list[Trace]
+) -> None:
+    world = world_of("world", traces[:8])
+    loop = Loop(world)
+    loop.until_idle()
+    assert world.registry.versions()
+    root, away = world.registry.root, world.folder / "away"
+    root.rename(away)
+    world.store.append("w", traces[8:])
+    for _ in range(5):
+        loop.follower.turn()
+    steps = loop.training.parts.learner.num_steps
+    assert not loop.follower.turn()
+    assert loop.training.parts.learner.num_steps == steps
+    assert not root.exists()
+    with pytest.raises(RegistryError, match="put it back"):
+        loop.training.publish()
+    away.rename(root)
+    loop.until_idle()
+    assert loop.training.parts.learner.num_steps == len(traces) > steps
+    published = [manifest.version for manifest in world.registry.versions()]
+    assert published == list(range(1, len(published) + 1))
+    assert len(published) > 1
+    assert_lineage_is_complete(world)
 
 
 def test_a_full_disk_while_publishing_leaves_no_half_act(

@@ -67,6 +67,19 @@ def test_each_trace_pays_for_its_steps_and_then_the_loop_is_idle(
     assert loop.training.parts.learner.num_steps == 18
 
 
+def test_a_trainer_that_traffic_outruns_owes_a_bounded_number_of_steps(
+    world_of: WorldMaker, traces: list[Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainers.training.MIN_PAYING_TRACES", 4)
+    world = world_of("world", traces, steps_per_trace=1.5, newest_rows=5, reservoir_rows=2)
+    training = world.training()
+    assert training.take_new(3) == 3
+    assert training.debt_steps == 4.5
+    while training.take_new(3):
+        pass
+    assert training.debt_steps == 7 * 1.5  # as many traces as the memory holds, not all 22
+
+
 def test_an_empty_store_is_waited_at_quietly(
     world_of: WorldMaker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,19 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from trainers.process import OOM_SCORE_ADJ, STOP_SIGNALS, ending_with_parent, stopping_on_signals
+
 WAIT = """
 import threading
-from trainers.process import end_with_parent, parent_pid, stop_on_signals
+from trainers.process import ending_with_parent, parent_pid, stopping_on_signals
 stop = threading.Event()
-stop_on_signals(stop)
-end_with_parent(parent_pid(), stop)
-print("up", flush=True)
-while not stop.wait(0.0002):
-    pass
+with stopping_on_signals(stop), ending_with_parent(parent_pid(), stop):
+    print("up", flush=True)
+    while not stop.wait(0.0002):
+        pass
 """
 END_S = 10.0
 
@@ -43,6 +46,26 @@ def test_a_signal_inside_a_wait_ends_the_loop(number: signal.Signals) -> None:
         time.sleep(delay_ms / 1000)
         process.send_signal(number)
         assert process.wait(END_S) == 0
+
+
+def test_what_was_handled_before_is_handled_so_again_afterwards() -> None:
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    stop = threading.Event()
+    with stopping_on_signals(stop), ending_with_parent(os.getppid(), stop):
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(END_S)
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_trainer_is_what_a_machine_without_memory_ends_first() -> None:
+    code = "from trainers.process import offer_memory; offer_memory(); print(open(PATH).read())"
+    code = code.replace("PATH", "'/proc/self/oom_score_adj'")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(said.stdout) == OOM_SCORE_ADJ > own
 
 
 def test_a_server_that_died_during_the_start_is_noticed() -> None:
