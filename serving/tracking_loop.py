@@ -74,14 +74,19 @@ class TrackingLoop(BackgroundThread):
         self._tracker.log("serve", serve_row(shot))
 
     def log_drift(self, kind: str, before: float, after: float) -> None:
-        """One drift event as a row of its own; any thread."""
+        """One drift event as a row of its own, and an alert; any thread."""
+        tokens = self._snapshot().engine.generated_tokens
         row: dict[str, Value] = {
-            "tokens": self._snapshot().engine.generated_tokens,
+            "tokens": tokens,
             "drift/kind": kind,
             "drift/before": before,
             "drift/after": after,
         }
         self._tracker.log("serve", row)
+        self._tracker.alert(
+            f"dvi: {kind} drift",
+            f"acceptance {before:.3f} -> {after:.3f} after {tokens} generated tokens",
+        )
 
     def _log_version(self, shot: MetricsSnapshot, version: int) -> None:
         is_first = self._last_version < 0

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -19,7 +20,9 @@ from hydra._internal.hydra import Hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from dvi.config import DviConfig
 from dvi.config.secrets import mask
+from dvi.config.validate import ConfigError
 from dvi.launch.compose import checked_overrides, compose, hydra_for, parse_overrides, to_config
 from dvi.launch.errors import HYDRA_ERRORS, explain
 from dvi.launch.folder import launch_rank, make_run_folder
@@ -109,12 +112,30 @@ def _run_once(request: LaunchRequest, hydra: Hydra, task: Task) -> int:
     return max(statuses)
 
 
-def _fixed_part(request: LaunchRequest, split: SplitOverrides) -> LaunchRequest:
-    """The request without the values that a sweep varies."""
-    parsed = parse_overrides(split.shown)
-    pairs = zip(split.shown, parsed, strict=True)
-    fixed = tuple(text for text, override in pairs if not override.is_sweep_override())
-    return dataclasses.replace(request, overrides=fixed)
+def _base_config(request: LaunchRequest, split: SplitOverrides, hydra: Hydra) -> DviConfig:
+    """What all jobs share: the config without the swept values, or, where it needs one of them
+    (`data.path=a,b`), with the first of each. Raises ConfigError where neither can be."""
+    fixed, first = [], []
+    for text, override in zip(split.shown, parse_overrides(split.shown), strict=True):
+        if not override.is_sweep_override():
+            fixed.append(text)
+            first.append(text)
+        elif override.is_discrete_sweep():
+            value = next(iter(override.sweep_string_iterator()))
+            first.append(f"{override.get_key_element()}={value}")
+    try:
+        return _compose_shown(request, split, fixed, hydra)
+    except ConfigError:
+        with contextlib.suppress(ConfigError):
+            return _compose_shown(request, split, first, hydra)
+        raise
+
+
+def _compose_shown(
+    request: LaunchRequest, split: SplitOverrides, shown: Sequence[str], hydra: Hydra
+) -> DviConfig:
+    own = dataclasses.replace(request, overrides=tuple(shown))
+    return compose(own, dataclasses.replace(split, shown=tuple(shown)), hydra)
 
 
 def _sweep(request: LaunchRequest, hydra: Hydra, task: Task, tell: TellSweep) -> int:
@@ -123,8 +144,7 @@ def _sweep(request: LaunchRequest, hydra: Hydra, task: Task, tell: TellSweep) ->
     A failed job's value is NaN: a sweeper that optimizes passes over it.
     """
     split = checked_overrides(request, hydra)
-    fixed = _fixed_part(request, split)
-    base = compose(fixed, dataclasses.replace(split, shown=fixed.overrides), hydra)
+    base = _base_config(request, split, hydra)
     folder = make_run_folder(request.command, base, os.environ)
     results: list[JobResult] = []
 

@@ -51,6 +51,17 @@ class LineFormatter(logging.Formatter):
         return f"{clock} {record.levelname.lower():<7} {record.name}: {one_line}"
 
 
+class RunFile(logging.FileHandler):
+    """The log in the run folder; a disk that is full or gone costs its lines, never the caller."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line if the file can be opened and written."""
+        try:
+            super().emit(record)  # opens the file at the first line
+        except OSError:
+            self.handleError(record)
+
+
 def literal_secrets(config: DviConfig) -> tuple[str, ...]:
     """Values that must not show up in any line: keys from the environment and the config."""
     named = [os.environ.get("DVI_API_KEY", ""), os.environ.get("DVI_ADMIN_KEY", "")]
@@ -64,8 +75,9 @@ def set_up_logging(config: DviConfig, run_dir: Path) -> None:
     formatter = LineFormatter(config.run.log_format, literal_secrets(config))
     handlers: list[logging.Handler] = [
         logging.StreamHandler(sys.stderr),
-        logging.FileHandler(run_dir / FILE_NAME, encoding="utf-8", delay=True),
+        RunFile(run_dir / FILE_NAME, encoding="utf-8", delay=True),
     ]
+    logging.raiseExceptions = False  # a full disk must not make a traceback of each line
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

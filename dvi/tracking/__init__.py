@@ -3,11 +3,12 @@
 Owns where numbers go; does not know what they mean.
 """
 
-from dvi.tracking.base import KeptAdapter, MetricRow, Tracker, Value
+from dvi.tracking.base import Alert, KeptAdapter, MetricRow, Tracker, Value
 from dvi.tracking.make import SinkTracker, make_tracker
 from dvi.tracking.sink import Sink, SinkThread
 
 __all__ = [
+    "Alert",
     "KeptAdapter",
     "MetricRow",
     "Sink",

@@ -35,6 +35,14 @@ class KeptAdapter:
     aliases: tuple[str, ...] = LIVE
 
 
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that a person should hear of; numbers and fixed words, never content."""
+
+    title: str  # under 64 characters; W&B sends one title at most once in ALERT_WAIT_S
+    text: str
+
+
 class Tracker(Protocol):
     """Takes numbers from any thread. No method but ``close`` waits, and none raises."""
 
@@ -44,6 +52,10 @@ class Tracker(Protocol):
 
     def artifact(self, version: int, folder: Path, aliases: tuple[str, ...] = LIVE) -> None:
         """Take an adapter, promoted unless ``aliases`` say otherwise; a sink may keep its files."""
+        ...
+
+    def alert(self, title: str, text: str) -> None:
+        """Tell a person, where a sink can; the row of the same event goes through ``log``."""
         ...
 
     def gauges(self) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ import math
 import os
 from pathlib import Path
 
-from dvi.tracking.base import KeptAdapter, MetricRow, Value
+from dvi.tracking.base import Alert, KeptAdapter, MetricRow, Value
 
 
 class JsonlSink:
@@ -41,6 +41,10 @@ class JsonlSink:
     def keep(self, adapter: KeptAdapter) -> None:
         """The registry keeps the files; the row of family ``adapter`` says enough here."""
         del adapter
+
+    def alert(self, alert: Alert) -> None:
+        """Nobody watches a file; the row of the event is in it."""
+        del alert
 
     def close(self) -> None:
         """Nothing is open."""

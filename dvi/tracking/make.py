@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dvi.config import TrackingConfig
-from dvi.tracking.base import LIVE, KeptAdapter, Tracker, Value, make_row
+from dvi.tracking.base import LIVE, Alert, KeptAdapter, Tracker, Value, make_row
 from dvi.tracking.jsonl import JsonlSink
 from dvi.tracking.sink import Sink, SinkThread
 
@@ -37,6 +37,11 @@ class SinkTracker:
         """Take an adapter; never waits, never raises."""
         for sink in self._sinks:
             sink.offer(KeptAdapter(version, folder, aliases))
+
+    def alert(self, title: str, text: str) -> None:
+        """Tell a person; never waits, never raises."""
+        for sink in self._sinks:
+            sink.offer(Alert(title, text))
 
     def gauges(self) -> Mapping[str, float]:
         """``tracking_rows_dropped`` over all sinks."""

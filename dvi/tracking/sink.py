@@ -11,7 +11,7 @@ import queue
 import threading
 from typing import Protocol
 
-from dvi.tracking.base import KeptAdapter, MetricRow
+from dvi.tracking.base import Alert, KeptAdapter, MetricRow
 
 QUEUE_ROWS = 1024  # over an hour of the server's rows
 
@@ -36,6 +36,10 @@ class Sink(Protocol):
         """Put the files of a promoted adapter away, if this sink keeps files."""
         ...
 
+    def alert(self, alert: Alert) -> None:
+        """Tell a person, if this sink can."""
+        ...
+
     def close(self) -> None:
         """Finish; may take long."""
         ...
@@ -47,7 +51,7 @@ class SinkThread:
     def __init__(self, sink: Sink, queue_rows: int = QUEUE_ROWS) -> None:
         self._sink = sink
         self._queue_rows = queue_rows
-        self._queue: queue.SimpleQueue[MetricRow | KeptAdapter | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[MetricRow | KeptAdapter | Alert | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # the count only
         self._dropped = 0
         self._warned = False
@@ -58,7 +62,7 @@ class SinkThread:
         """Start the thread; it opens the sink."""
         self._thread.start()
 
-    def offer(self, item: MetricRow | KeptAdapter) -> None:
+    def offer(self, item: MetricRow | KeptAdapter | Alert) -> None:
         """Take ``item``, or drop and count it when the queue is full or the sink has ended."""
         if self._ended.is_set() or self._queue.qsize() >= self._queue_rows:
             self._count_dropped(1)
@@ -66,7 +70,7 @@ class SinkThread:
             self._queue.put(item)
 
     def dropped(self) -> int:
-        """Rows and adapters that did not get through so far."""
+        """Rows, adapters and alerts that did not get through so far."""
         with self._lock:
             return self._dropped
 
@@ -90,12 +94,14 @@ class SinkThread:
             self._ended.set()
             self._count_left()
 
-    def _pass_on(self, item: MetricRow | KeptAdapter) -> None:
+    def _pass_on(self, item: MetricRow | KeptAdapter | Alert) -> None:
         try:
             if isinstance(item, MetricRow):
                 self._sink.write(item)
-            else:
+            elif isinstance(item, KeptAdapter):
                 self._sink.keep(item)
+            else:
+                self._sink.alert(item)
         except self._sink.errors as error:
             self._count_dropped(1)
             self._warn(error)

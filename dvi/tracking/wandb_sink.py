@@ -17,12 +17,13 @@ from urllib.parse import urlsplit
 import wandb
 
 from dvi.config import TrackingConfig
-from dvi.tracking.base import KeptAdapter, MetricRow
+from dvi.tracking.base import Alert, KeptAdapter, MetricRow
 from dvi.tracking.jsonl import to_line
 from dvi.tracking.wandb_names import artifact_name, group_id, kept_id, mask
 
 INIT_TIMEOUT_S = 20.0
 FINISH_TIMEOUT_S = 5.0
+ALERT_WAIT_S = 600.0  # drift that goes on is one mail in ten minutes, not one an event
 AXES = {  # family -> its x axis; no call passes a step
     "serve": "serve/tokens",
     "drift": "serve/tokens",
@@ -34,7 +35,7 @@ _log = logging.getLogger("dvi.tracking")
 
 
 class WandbSink:
-    """Rows and promoted adapters of one process to one run. ``open`` falls back to offline."""
+    """Rows, alerts and adapters of one process to one run. ``open`` falls back to offline."""
 
     name = "W&B"
     errors: tuple[type[Exception], ...] = (
@@ -66,6 +67,8 @@ class WandbSink:
 
     def open(self) -> None:
         """Start the run: online with a login, else offline, also when the server is silent."""
+        # On a full disk each line of W&B's own debug log would be a traceback on stderr.
+        logging.raiseExceptions = False
         self._offline = offline_wanted() or not has_login()
         try:
             self._run = self._init()
@@ -97,6 +100,11 @@ class WandbSink:
             # Versions never change, so no copy is made; a pruned one is missing at a late sync.
             artifact.add_file(str(path), policy="immutable", skip_cache=True)
         self._run.log_artifact(artifact, aliases=[*adapter.aliases, f"adapter-{adapter.version}"])
+
+    def alert(self, alert: Alert) -> None:
+        """Mail or Slack, as the user's W&B settings say; offline it waits for the sync."""
+        assert self._run is not None
+        self._run.alert(alert.title, alert.text, level="WARN", wait_duration=ALERT_WAIT_S)
 
     def close(self) -> None:
         """Finish the run; W&B gives up on uploads after FINISH_TIMEOUT_S."""

@@ -16,7 +16,7 @@ from dvi.config.validate import ConfigError
 from dvi.launch.app import run_app
 from dvi.launch.compose import compose_config, parse_overrides
 from dvi.launch.folder import make_run_folder
-from dvi.launch.logs import LineFormatter
+from dvi.launch.logs import LineFormatter, set_up_logging
 from dvi.launch.request import JobResult, LaunchRequest, Outcome, quoted
 
 
@@ -199,3 +199,17 @@ def test_quoting_brings_any_text_through_hydras_grammar(value: str) -> None:
     (override,) = parse_overrides([f"model.path={quoted(value)}"])
     assert str(override.value()) == value
     assert compose_config(_request(f"model.path={quoted(value)}")).model.path == value
+
+
+def test_a_log_file_that_cannot_be_written_costs_its_lines_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log.txt").symlink_to("/dev/full")
+    set_up_logging(DviConfig(), tmp_path)
+    logging.getLogger("dvi.test").warning("first")
+    (tmp_path / "log.txt").unlink()
+    (tmp_path / "log.txt").mkdir()  # cannot even be opened
+    set_up_logging(DviConfig(), tmp_path)
+    logging.getLogger("dvi.test").warning("second")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rsplit(" ", 1)[-1] for line in lines] == ["first", "second"]

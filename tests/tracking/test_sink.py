@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dvi.config import TrackingConfig
-from dvi.tracking import KeptAdapter, MetricRow, SinkThread, SinkTracker, make_tracker
+from dvi.tracking import Alert, KeptAdapter, MetricRow, SinkThread, SinkTracker, make_tracker
 
 
 class FakeSink:
@@ -29,6 +29,7 @@ class FakeSink:
         self.on_close = on_close
         self.rows: list[MetricRow] = []
         self.adapters: list[KeptAdapter] = []
+        self.alerts: list[Alert] = []
 
     def open(self) -> None:
         self.on_open()
@@ -40,6 +41,10 @@ class FakeSink:
     def keep(self, adapter: KeptAdapter) -> None:
         self.on_write()
         self.adapters.append(adapter)
+
+    def alert(self, alert: Alert) -> None:
+        self.on_write()
+        self.alerts.append(alert)
 
     def close(self) -> None:
         self.on_close()
@@ -62,8 +67,10 @@ def test_rows_and_adapters_come_through_in_order(tmp_path: Path) -> None:
         for i in range(5):
             tracker.log("serve", {"tokens": i})
         tracker.artifact(12, tmp_path)
+        tracker.alert("title", "text")
     assert sink.rows == [MetricRow(5.0, "serve", {"serve/tokens": i}) for i in range(5)]
     assert sink.adapters == [KeptAdapter(12, tmp_path)]
+    assert sink.alerts == [Alert("title", "text")]
 
 
 @pytest.mark.parametrize("where", ["on_open", "on_write", "on_close"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ tracker = make_tracker(TrackingConfig(kind="wandb"), state, "serve", config)
 for i in range(5):
     tracker.log("serve", {"tokens": i, "drift/alpha_fast": 0.25})
 tracker.artifact(12, folder)
+tracker.alert("ALERTMARK", "acceptance 0.5 -> 0.2")
 deadline = time.monotonic() + 10
 while not list(state.glob("wandb/*run-*/*.wandb")) and time.monotonic() < deadline:
     time.sleep(0.02)
@@ -38,15 +40,29 @@ print(json.dumps(dict(tracker.gauges())))
 """
 
 
-def run_program(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The program above in a process of its own: W&B keeps state for the life of a process."""
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+del sys.argv[1]
+exec(sys.argv.pop(1))
+"""
+MARKS = ("ARGVMARK", "replay.x=ARGVMARK")
+
+
+def run_program(
+    tmp_path: Path, file_bytes: int = resource.RLIM_INFINITY, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The program above in a process of its own: W&B keeps state for the life of a process.
+
+    No file of it or its children can grow beyond ``file_bytes``, as on a full disk.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     clean |= {"HOME": str(tmp_path / "home"), "PYTHONPATH": os.getcwd(), **environment}
     for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         clean.setdefault(name, str(tmp_path / "home" / name))
     (tmp_path / "home").mkdir(exist_ok=True)
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "state"), "ARGVMARK", "replay.x=ARGVMARK"],
+        [sys.executable, "-c", LIMITED, str(file_bytes), PROGRAM, str(tmp_path / "state"), *MARKS],
         env=clean,
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
@@ -75,6 +91,7 @@ def test_without_a_login_a_run_is_offline_and_holds_only_our_numbers(tmp_path: P
         b"dvi-smol-model-block",
         b"adapter-12",
         b"live",
+        b"ALERTMARK",
         group,
     ):
         assert wanted in log
@@ -85,6 +102,19 @@ def test_without_a_login_a_run_is_offline_and_holds_only_our_numbers(tmp_path: P
     for name in ("requirements.txt", "wandb-metadata.json", "output.log", "diff.patch"):
         assert list(run_folder.rglob(name)) == []
     assert len((tmp_path / "state" / "metrics.jsonl").read_text().splitlines()) == 5
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_rows_and_bounded_time_and_nothing_else(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = run_program(tmp_path, file_bytes=512)  # less than the head of a run of W&B
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 45  # as below
+    assert "Traceback" not in done.stderr
+    files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert files
+    assert max(path.stat().st_size for path in files) <= 512
+    assert json.loads(done.stdout.splitlines()[-1]).keys() == {"tracking_rows_dropped"}
 
 
 @pytest.mark.slow
