@@ -39,7 +39,10 @@ def report_uncaught(kind: type[BaseException], error: BaseException, _: object) 
 
 
 def _guarded(command: Command, arguments: list[str]) -> int:
-    """Run a command; ValueError is the user's (2), OSError is a failure (1), the rest passes."""
+    """Run a command; ValueError is the user's (2), OSError is a failure (1), the rest passes.
+
+    BrokenPipeError passes too: it says nothing about the command.
+    """
     if shows_tracebacks():
         return _run_command(command, arguments)
     try:
@@ -51,16 +54,32 @@ def _guarded(command: Command, arguments: list[str]) -> int:
         _say(str(error))
         return WRONG
     except BrokenPipeError:
-        # The reader of a pipe went away (`dvi ... | head`): nothing more can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        raise
     except OSError as error:
         _say(str(error))
         return FAILED
 
 
 def run(arguments: list[str]) -> int:
-    """Run `dvi` with these words and return the exit status."""
+    """Run `dvi` with these words and return the exit status.
+
+    Where the reader of a pipe goes away (`dvi ... | head -1`) nothing more can be said: 1, or 0 for
+    a help text, of which everything was said that was wanted.
+    """
+    try:
+        status = _dispatch(arguments)
+        sys.stdout.flush()  # else the interpreter does at its end, and complains there
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE if _wants_text(arguments) else FAILED
+    return status
+
+
+def _wants_text(arguments: list[str]) -> bool:
+    return not {"--help", "-h", "help", "--version", "completion"}.isdisjoint(arguments)
+
+
+def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         print(overview())
         return DONE if arguments else WRONG

@@ -19,7 +19,12 @@ class ServingConfig:
     max_batch_size: int = option(8, "choices decoded at once", low=1, high=64)
     max_queue: int = option(256, "choices waiting; beyond it 429", low=1)
     max_context_len: int = option(2048, "prompt and answer together, in tokens", low=16)
-    max_body_bytes: int = option(16 << 20, "size of a request's body; beyond it 413", low=1024)
+    max_body_bytes: int = option(
+        4 << 20,
+        "size of a request's body; beyond it 413: 500,000 token ids or four times that in text,"
+        " and parsing a whole one stops all answers for about 0.1 s",
+        low=1024,
+    )
     max_request_s: float | None = option(
         600.0, "time of one request, waiting included; beyond it 408, null is no limit", low=1
     )

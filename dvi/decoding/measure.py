@@ -88,7 +88,16 @@ def profile_from_config(
         if off <= FAR_OFF:
             return known
         logger.warning("%s is off by a factor of %.1f; measuring again", path, off)
+    logger.info("measuring what passes cost here, once: seconds, or minutes on a busy machine")
     profile = measure_costs(target, drafter, bounds, clock)
+    width = bounds.max_draft_len + 1
+    logger.info(
+        "measured: a pass of 1 position %.1f ms, %d positions %.1f ms, a draft step %.1f ms",
+        1e3 * profile.pass_s(1, 1),
+        width,
+        1e3 * profile.pass_s(1, width),
+        1e3 * profile.draft_s(1),
+    )
     _remember(profile, path)
     return profile
 

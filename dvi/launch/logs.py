@@ -5,6 +5,7 @@ Owns the format; does not know who logs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -60,6 +61,11 @@ class RunFile(logging.FileHandler):
             super().emit(record)  # opens the file at the first line
         except OSError:
             self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file; what is still in its buffer may be lost."""
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 def literal_secrets(config: DviConfig) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from dvi.bench.http.timing import Pass, Reply, first_token, inter_token, longest
 from dvi.config import BenchConfig, DviConfig
 from dvi.types import FinishReason
 from tests.rigs import make_model_folder
-from tests.serving.fakes import FakeEngine, FakeServer, fake_server
+from tests.serving.fakes import FakeEngine, FakeServer, fake_model, fake_server
 
 ROW = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -160,6 +160,16 @@ def test_a_running_server_is_measured_and_failures_are_the_exit_status(
 def test_a_url_where_nobody_answers_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"bench.url=http://127.0.0.1:9 lists no model"):
         run_http_bench(http_config(url="http://127.0.0.1:9"), tmp_path, as_json=True)
+
+
+@pytest.mark.usefixtures("process_modes")
+def test_chats_for_a_model_without_a_template_are_one_line(tmp_path: Path) -> None:
+    model = fake_model()
+    model.tokenizer.has_chat_template = False  # type: ignore[misc]
+    said = r"no chat template .* bench.prompts=FILE.jsonl"
+    with fake_server(model=model) as server, pytest.raises(ValueError, match=said) as raised:
+        run_http_bench(http_config(url=server.url), tmp_path, as_json=True)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 @pytest.mark.slow

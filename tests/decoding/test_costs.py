@@ -198,3 +198,23 @@ def test_another_target_draft_or_size_is_another_machine():
     }
     assert len(names) == 4
     assert machine_fingerprint("target", "draft", BOUNDS) in names
+
+
+def test_a_first_start_says_that_it_measures_before_it_does_and_then_what_it_found(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    ticks = Ticks()
+
+    def clock():
+        assert "measuring what passes cost" in caplog.text  # said before the first look at it
+        return ticks()
+
+    with caplog.at_level("INFO", "dvi.decoding.measure"):
+        found = profile_from_config(
+            DecodingConfig(), TARGET, None, BOUNDS, clock=clock, machine="m"
+        )
+        assert f"1 position {1e3 * found.pass_s(1, 1):.1f} ms" in caplog.text
+        assert len(caplog.messages) == 2
+        profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
+    assert len(caplog.messages) == 2  # remembered: nothing to wait for

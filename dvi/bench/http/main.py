@@ -19,7 +19,7 @@ import httpx
 import torch
 
 from dvi.bench.http.alone import AloneEngine, open_alone
-from dvi.bench.http.bodies import long_prompt, streamed
+from dvi.bench.http.bodies import CHAT, long_prompt, streamed
 from dvi.bench.http.passes import Address, hostile_beside, run_streams
 from dvi.bench.http.report import Found, make_report, show
 from dvi.bench.http.rows import Row, load_rows
@@ -37,6 +37,8 @@ LEVELS = (1, 8, 32)
 LONG_PROMPT_LEN = 2000
 LONG_JOINS_AFTER_S = 1.0
 LONG_BESIDE = 8  # streams that a long prompt joins
+FIRST_ANSWER_S = 120.0  # a busy server may take long, and is measured as it is
+NO_TEMPLATE = '"no_chat_template"'  # the server's code for it
 SCOPE = "request"  # no answer is faster for having been given before: every repeat does equal work
 
 
@@ -147,11 +149,26 @@ def _foreign(url: str) -> Address:
     return Address(url.rstrip("/"), model, headers)
 
 
+def _require_template(to: Address, rows: list[Row]) -> None:
+    """Raises ValueError where rows are chats and the model has no chat template."""
+    if not any("messages" in row for row in rows):
+        return
+    body = {"model": to.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    answer = httpx.post(to.url + CHAT, json=body, headers=to.headers, timeout=FIRST_ANSWER_S)
+    if answer.status_code == 400 and NO_TEMPLATE in answer.text:
+        raise ValueError(
+            f"{to.model} has no chat template and the prompts are chats: "
+            'bench.prompts=FILE.jsonl with rows {"prompt": "text"}'
+        )
+
+
 @contextmanager
 def _open(config: DviConfig, run_dir: Path) -> Iterator[Subject]:
     rows = load_rows(config.bench)
     if config.bench.url is not None:
-        yield Subject(config, _foreign(config.bench.url), rows, None)
+        to = _foreign(config.bench.url)
+        _require_template(to, rows)
+        yield Subject(config, to, rows, None)
         return
     config = bench_config(config)
     overrides = [
@@ -163,6 +180,7 @@ def _open(config: DviConfig, run_dir: Path) -> Iterator[Subject]:
         stack.enter_context(ending_in_order())
         server = stack.enter_context(Server(overrides, run_dir / "server"))
         to = dataclasses.replace(_foreign(server.url), headers={})
+        _require_template(to, rows)
         yield Subject(config, to, rows, stack.enter_context(open_alone(config, run_dir)))
 
 
