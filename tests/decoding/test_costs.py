@@ -211,10 +211,9 @@ def test_a_first_start_says_that_it_measures_before_it_does_and_then_what_it_fou
         return ticks()
 
     with caplog.at_level("INFO", "dvi.decoding.measure"):
-        found = profile_from_config(
-            DecodingConfig(), TARGET, None, BOUNDS, clock=clock, machine="m"
-        )
-        assert f"1 position {1e3 * found.pass_s(1, 1):.1f} ms" in caplog.text
+        fresh = DecodingConfig()
+        found = profile_from_config(fresh, TARGET, None, BOUNDS, clock=clock, machine="m")
+        assert f"1 position {1e3 * found.pass_s(1, 1):.1f} ms" in caplog.messages[1]
         assert len(caplog.messages) == 2
         profile_from_config(fresh, TARGET, None, BOUNDS, clock=Ticks(), machine="m")
     assert len(caplog.messages) == 2  # remembered: nothing to wait for
