@@ -24,7 +24,7 @@ from dvi.study.arms import Arm, full, quick, small
 from dvi.study.record import record
 from dvi.study.report import write
 from dvi.study.results import ResultFile, source_hash
-from dvi.study.run import Models, config_of, run_arm
+from dvi.study.run import Kit, Models, config_of, run_arm
 from dvi.study.tables import section
 from trainers.background import set_up_torch
 
@@ -113,14 +113,15 @@ def _run(
     start_s = clock()
     plans = [arm.setting.plan for arm in arms]
     recordings = record(config_of(options.overrides), plans, folder / "prompts", _told(clock))
-    models, longest_s = Models(), 0.0
+    kit = Kit(options.overrides, recordings, Models(), folder / "work")
+    longest_s = 0.0
     for place, arm in enumerate(arms):
         spent_s = clock() - start_s
         if options.minutes is not None and spent_s + longest_s > 60 * options.minutes:
             print(f"study: {len(arms) - place} arms are left for another run", file=sys.stderr)
             return
         arm_start_s = clock()
-        result = run_arm(arm, options.overrides, recordings, models)
+        result = run_arm(arm, kit)
         results.add(result)
         longest_s = max(longest_s, clock() - arm_start_s)
         print(

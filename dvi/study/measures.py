@@ -85,6 +85,33 @@ def whole(part: Sequence[RequestRow]) -> Sequence[RequestRow]:
 
 
 @dataclass(frozen=True, slots=True)
+class Agreement:
+    """Shares of positions at which a source proposes the token, had all before been accepted."""
+
+    positions: int
+    neural: float
+    memory: float
+    either: float
+
+
+def agreement(rows: Sequence[RequestRow], *, known: str) -> Agreement:
+    """Over the positions whose ``known`` is among the given letters; zeros of nothing."""
+    found = [
+        (neural == "1", memory == "1")
+        for row in rows
+        for neural, memory, letter in zip(row.hits, row.memory, row.known, strict=True)
+        if letter in known
+    ]
+    total = max(1, len(found))
+    return Agreement(
+        len(found),
+        sum(neural for neural, _ in found) / total,
+        sum(memory for _, memory in found) / total,
+        sum(neural or memory for neural, memory in found) / total,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Promotion:
     """A version against the one that it replaced, on the requests that it served."""
 

@@ -28,6 +28,8 @@ class RequestRow:
     max_tokens: int  # its limit
     hits: str  # a character a position: 1 where the version in service proposes the token
     replaced: str | None  # the same of the version that it replaced
+    memory: str  # the same of the memory
+    known: str  # 1 where the memory has a match of three tokens or more
     version: int
     num_steps: int
     trained_positions: int

@@ -5,11 +5,12 @@ Owns the order and what is opened; does not know which arms there are.
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from dvi.launch.request import LaunchRequest
 from dvi.registry import Registry
 from dvi.study.arms import Arm
 from dvi.study.live import LiveCheck, check_live
+from dvi.study.memory import Recalled, recall
 from dvi.study.record import Recording
 from dvi.study.results import ArmResult, RequestRow
 from dvi.study.rounds import Counts, count
@@ -30,7 +32,7 @@ from dvi.types import Trace
 from trainers.build import Ground, build_training
 from trainers.prepared import open_rows
 
-LIVE_REQUESTS = 6  # of the stream's end that the engine decodes again
+LIVE_REQUESTS = 4  # of the stream's end that the engine decodes again
 
 # Alpha of the draft alone at a fixed K; no checkpoint is needed, since an arm is done or not.
 FIXED = (
@@ -67,32 +69,40 @@ class Models:
         return self._loaded, self._states
 
 
-def run_arm(
-    arm: Arm, common: Sequence[str], recordings: dict[float, Recording], models: Models
-) -> ArmResult:
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What all arms of a run share."""
+
+    common: Sequence[str]  # overrides of all arms
+    recordings: dict[float, Recording]  # by temperature
+    models: Models
+    work_dir: Path  # emptied before and after each arm
+
+
+def run_arm(arm: Arm, kit: Kit) -> ArmResult:
     """Serve and learn from the arm's stream; raises ValueError for a config that does not fit."""
-    overrides = (*common, *arm.setting.overrides, f"run.seed={arm.seed}")
+    overrides = (*kit.common, *arm.setting.overrides, f"run.seed={arm.seed}")
     config = config_of(overrides)
-    loaded, states = models.get(config)
+    loaded, states = kit.models.get(config)
     plan = arm.setting.plan
-    recording = recordings[plan.temperature]
+    recording = kit.recordings[plan.temperature]
     stream = [cut(recording[one], arm.setting.top_ids) for one in plan.requests(arm.seed)]
+    _require_whole(stream, config.trainer.max_seq_len)
     base = draft_fingerprint(loaded.path, config.drafter, config.model.quantization)
     draft_len = config.decoding.draft_len
     start_s = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="dvi-study-") as name:
-        folder = Path(name)
-        with open_rows(folder, config.replay) as store:
-            registry = Registry(folder / "adapters", config.registry.keep_versions)
-            ground = Ground(loaded.target, base, store, registry, folder / "trainer")
-            training = build_training(config, ground)
-            training.parts.learner.shallow = states
-            progress = Progress()
-            served = list(simulate(training, stream, draft_len, progress))
-            seconds = time.perf_counter() - start_s
-            service = Service(training)
-            service.follow()
-            check = _check(config, loaded, service, stream[-LIVE_REQUESTS:])
+    with _emptied(kit.work_dir) as folder, open_rows(folder, config.replay) as store:
+        registry = Registry(folder / "adapters", config.registry.keep_versions)
+        ground = Ground(loaded.target, base, store, registry, folder / "trainer")
+        training = build_training(config, ground)
+        training.parts.learner.shallow = states
+        progress = Progress()
+        served = list(simulate(training, stream, draft_len, progress))
+        seconds = time.perf_counter() - start_s
+        service = Service(training)
+        service.follow()
+        check = _check(config, loaded, service, stream[-LIVE_REQUESTS:])
+    recalled = recall(config.drafter, stream)
     decisions = Counter(str(gate.verdict.decision) for gate in progress.gates)
     return ArmResult(
         arm=arm.name,
@@ -107,7 +117,7 @@ def run_arm(
         refused=decisions["refused"],
         dropped_steps=progress.num_dropped,
         live=_live_row(check),
-        requests=tuple(_row(one) for one in served),
+        requests=tuple(_row(*pair) for pair in zip(served, recalled, strict=True)),
     )
 
 
@@ -119,6 +129,24 @@ def cut(trace: Trace, top_ids: int) -> Trace:
     return replace(
         trace, top_ids=ids, top_logits=np.ascontiguousarray(trace.top_logits[:, :top_ids])
     )
+
+
+@contextmanager
+def _emptied(folder: Path) -> Iterator[Path]:
+    """A folder that may hold what a killed arm left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _require_whole(stream: Sequence[Trace], max_seq_len: int) -> None:
+    longest = max(len(trace.prompt_ids) + len(trace.output_ids) for trace in stream)
+    if longest > max_seq_len:
+        raise ValueError(
+            f"trainer.max_seq_len={max_seq_len} is too small: a recorded answer with its prompt "
+            f"has {longest} tokens"
+        )
 
 
 def _check(
@@ -143,12 +171,14 @@ def _live_row(check: LiveCheck) -> dict[str, int]:
     }
 
 
-def _row(one: Served) -> RequestRow:
+def _row(one: Served, memory: Recalled) -> RequestRow:
     return RequestRow(
         domain=one.trace.domain,
         max_tokens=one.trace.sampling.max_tokens,
         hits=_digits(one.hits),
         replaced=None if one.replaced_hits is None else _digits(one.replaced_hits),
+        memory=_digits(memory.hits),
+        known=_digits(memory.known),
         version=one.version,
         num_steps=one.num_steps,
         trained_positions=one.trained_positions,

@@ -13,6 +13,7 @@ from dvi.bench.part import Grid, Json, Lines, Section
 from dvi.study.arms import DEFAULT
 from dvi.study.measures import (
     Spread,
+    agreement,
     counts,
     early,
     late,
@@ -52,6 +53,7 @@ def section(results: Sequence[ArmResult]) -> Section:
         _alpha_grid(groups),
         _domain_grid(groups),
         _length_grid(groups),
+        _memory_grid(groups),
         _promotion_grid(groups),
         _live_grid(groups),
     ]
@@ -143,6 +145,27 @@ def _length_grid(groups: Groups) -> Grid:
 
 def _tokens(result: ArmResult, draft_len: int) -> float:
     return over_parts(result, late, lambda one: one.tokens_per_round, draft_len)
+
+
+def _memory_grid(groups: Groups) -> Grid:
+    rows = []
+    for name, group in groups.items():
+        every = [agreement(one.requests, known="01") for one in group]
+        new = [agreement(one.requests, known="0") for one in group]
+        rows.append(
+            (
+                name,
+                spread([one.neural for one in every]).shown(),
+                spread([one.memory for one in every]).shown(),
+                spread([one.either for one in every]).shown(),
+                f"{sum(n.positions for n in new) / sum(e.positions for e in every):.2f}",
+                spread([one.neural for one in new]).shown(),
+                spread([one.memory for one in new]).shown(),
+            )
+        )
+    head = ("arm", "neural", "memory", "either right", "share new", "neural, new", "memory, new")
+    title = "positions got right, whole stream; new: the memory has no match of three tokens"
+    return Grid(title, head, rows)
 
 
 def _promotion_grid(groups: Groups) -> Grid:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from dvi.study.measures import (
+    Agreement,
     Promotion,
+    agreement,
     early,
     late,
     num_harmful,
@@ -33,7 +35,7 @@ LIVE = {
 
 
 def row(domain: str, hits: str, *, replaced: str | None = None, version: int = 0) -> RequestRow:
-    return RequestRow(domain, 99, hits, replaced, version, 0, 0)
+    return RequestRow(domain, 99, hits, replaced, "0" * len(hits), "0" * len(hits), version, 0, 0)
 
 
 def result(rows: list[RequestRow], *, name: str = "kl x block", seed: int = 0) -> ArmResult:
@@ -82,6 +84,13 @@ def test_a_longer_k_is_computed_from_the_same_hits() -> None:
 def test_spread_is_mean_and_sample_deviation() -> None:
     assert spread([0.4]).shown() == "0.400"
     assert spread([0.4, 0.6]).shown() == "0.500 +- 0.141"  # sqrt(0.02)
+
+
+def test_agreement_counts_positions_by_what_the_memory_knows() -> None:
+    one = replace(row("a", "110010"), memory="101010", known="111000")
+    assert agreement([one], known="01") == Agreement(6, 3 / 6, 3 / 6, 4 / 6)
+    assert agreement([one, one], known="0") == Agreement(6, 1 / 3, 1 / 3, 1 / 3)
+    assert agreement([one], known="") == Agreement(0, 0.0, 0.0, 0.0)
 
 
 def test_promotions_pair_a_version_with_the_one_that_it_replaced() -> None:

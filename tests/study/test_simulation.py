@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 
+from dvi.config import DrafterConfig
 from dvi.decoding.startup import load_model
 from dvi.study.arms import Arm, Setting
+from dvi.study.memory import recall
 from dvi.study.record import Recording
 from dvi.study.results import ArmResult
-from dvi.study.run import LIVE_REQUESTS, Models, config_of, run_arm
+from dvi.study.run import LIVE_REQUESTS, Kit, Models, config_of, run_arm
 from dvi.study.states import CachedStates
 from dvi.study.streams import StreamPlan
 from dvi.types import Source
@@ -69,7 +73,9 @@ def recording(common: list[str]) -> Recording:
 def run(common: list[str], recording: Recording, *words: str) -> ArmResult:
     torch.set_num_threads(1)
     setting = Setting("tried", words, PLAN)
-    return run_arm(Arm(setting, 1), common, {0.0: recording}, Models())
+    with tempfile.TemporaryDirectory() as folder:
+        kit = Kit(common, {0.0: recording}, Models(), Path(folder) / "work")
+        return run_arm(Arm(setting, 1), kit)
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +151,19 @@ def test_cached_states_are_those_that_the_trainer_computes(
     together = make_batch(traces, 48, 0, target.device)
     # float32 sums of 32 terms near one, in another order for another batch
     torch.testing.assert_close(cached.compute(together), fresh.compute(together), atol=1e-5, rtol=0)
+
+
+def test_a_memory_knows_an_answer_once_it_was_served(recording: Recording) -> None:
+    trace = next(iter(recording.values()))
+    n = len(trace.output_ids)
+    first, again = recall(DrafterConfig(), [trace, trace])
+    assert len(first.hits) == len(first.known) == n
+    assert again.hits == (True,) * n  # its prompt stood before: every match is the longest
+    assert again.known == (True,) * n
+
+
+def test_an_answer_that_does_not_fit_the_window_is_one_error(
+    common: list[str], recording: Recording
+) -> None:
+    with pytest.raises(ValueError, match="=12 is too small"):
+        run(common, recording, "objective=kl", "drafter=block", "trainer.max_seq_len=12")
