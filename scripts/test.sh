@@ -31,6 +31,8 @@ if [ "$full" = 0 ]; then
 fi
 "$bin/dvi" models fetch smollm2-135m
 "$bin/pytest" -n 2 -m "not slow and not gpu"
-# One worker: the slow tier measures, and loads the real model.
+log="$ROOT/.dvi/full.jsonl"
+"$bin/pytest" -n 2 -m "slow and not alone and not gpu" --full-log "$log"
+# One after the other: memory over time and pace on the real model would feel a neighbour.
 unset OMP_NUM_THREADS
-exec "$bin/pytest" -m "slow and not gpu" --full-log "$ROOT/.dvi/full.jsonl"
+exec "$bin/pytest" -m "slow and alone and not gpu" --full-log "$log"

@@ -29,7 +29,7 @@ def test_a_demo_ends_with_every_answer_identical_and_a_report(tmp_path: Path) ->
         "trainer.batch_size=2",
         "--json",
         home=home,
-        timeout_s=280.0,
+        timeout_s=1000.0,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -149,6 +149,7 @@ def test_a_rate_that_moves_and_memory_that_grows_are_seen() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_a_soak_stays_flat(tmp_path: Path) -> None:
     """20,000 requests; DVI_SOAK_REQUESTS for another number (below 2,000 memory still settles)."""
