@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from dvi.decoding import EngineStats, Outcome, Phase
 from dvi.tracking import Tracker
 from dvi.types import AcceptanceCounts
+from serving.canary import Canary, CanaryView
 from serving.counts import ServerCounts
 from serving.histograms import LatencyHistograms
 from serving.prometheus import BuildInfo, MetricsSnapshot, render
@@ -64,6 +65,7 @@ class MetricsSource:
     watcher: AdapterWatcher | None = None
     supervisor: Supervisor | None = None
     sentinel: Sentinel | None = None
+    canary: Canary | None = None
     vllm_model: str | None = None
     _before_start: EngineStats = field(init=False)
 
@@ -96,6 +98,7 @@ class MetricsSource:
             tracking_rows_dropped=int(dropped_rows),
             drift_events={} if self.sentinel is None else dict(self.sentinel.counts.events),
             guard_rollbacks=0 if self.sentinel is None else self.sentinel.counts.num_rollbacks,
+            canary=CanaryView() if self.canary is None else self.canary.view(),
             vllm_model=self.vllm_model,
         )
 

@@ -19,6 +19,8 @@ from prometheus_client.core import (
 
 from dvi.decoding import EngineStats, Outcome, Phase
 from dvi.types import AcceptanceCounts, Source
+from serving.canary import DECISIONS as CANARY_DECISIONS
+from serving.canary import ROLLED_BACK, CanaryView
 from serving.counts import CountsView
 from serving.histograms import HistogramView
 from serving.sentinel import KINDS
@@ -58,6 +60,7 @@ class MetricsSnapshot:
     tracking_rows_dropped: int = 0
     drift_events: Mapping[str, int] = field(default_factory=dict)
     guard_rollbacks: int = 0
+    canary: CanaryView = field(default_factory=CanaryView)
     vllm_model: str | None = None  # model_name of vLLM's counters; None: they are not shown
 
 
@@ -147,7 +150,8 @@ def learning_counters(shot: MetricsSnapshot) -> Iterator[Metric]:
     swaps = {name: shot.engine.swaps.get(name, 0) for name in ("swapped", "refused")}
     yield _counter("dvi_adapter_swaps", "Adapter versions taken or refused.", "result", swaps)
     decisions = {name: shot.trainer.decisions[name] for name in DECISIONS}
-    decisions["rolled_back"] = max(decisions["rolled_back"], shot.guard_rollbacks)
+    taken_out = shot.guard_rollbacks + shot.canary.decisions[ROLLED_BACK]
+    decisions["rolled_back"] = max(decisions["rolled_back"], taken_out)
     yield _counter("dvi_gate_decisions", "Verdicts on new versions.", "decision", decisions)
     events = {kind: shot.drift_events.get(kind, 0) for kind in KINDS}
     yield _counter("dvi_drift_events", "Drift alarms by kind.", "kind", events)
@@ -155,6 +159,29 @@ def learning_counters(shot: MetricsSnapshot) -> Iterator[Metric]:
     dropped["opted_out"] += shot.server.opted_out
     dropped["duplicate"] += shot.server.duplicates
     yield _counter("dvi_traces_dropped", "Traces not stored, by reason.", "reason", dropped)
+
+
+def canary_counters(shot: MetricsSnapshot) -> Iterator[Metric]:
+    """Trials of new versions: both arms at the first proposed position, and how trials ended."""
+    canary = shot.canary
+    arms = {"canary": canary.canary, "control": canary.control}
+    yield CounterMetricFamily(
+        "dvi_canary_rounds", "Rounds that new versions drafted on trial.", value=canary.rounds
+    )
+    yield _counter(
+        "dvi_canary_first_proposed_tokens",
+        "First proposals of both arms of trials.",
+        "arm",
+        {arm: counts.tried for arm, counts in arms.items()},
+    )
+    yield _counter(
+        "dvi_canary_first_accepted_tokens",
+        "First proposals of both arms of trials that were accepted.",
+        "arm",
+        {arm: counts.accepted for arm, counts in arms.items()},
+    )
+    ended = {name: canary.decisions[name] for name in CANARY_DECISIONS}
+    yield _counter("dvi_canary_decisions", "Trials by how they ended.", "decision", ended)
 
 
 def gauges(shot: MetricsSnapshot) -> Iterator[Metric]:
@@ -169,9 +196,10 @@ def gauges(shot: MetricsSnapshot) -> Iterator[Metric]:
     lag = max(shot.current_version - stats.adapter_version, 0)
     plain = {
         "dvi_adapter_version": (
-            "Adapter version that drafts; 0 is untrained.",
+            "Adapter version that drafts, but for a canary; 0 is untrained.",
             stats.adapter_version,
         ),
+        "dvi_canary_version": ("Version on trial; 0 while there is none.", shot.canary.version),
         "dvi_policy_lag_versions": ("Promoted version minus the one that drafts.", lag),
         "dvi_adapter_promoted_timestamp_seconds": ("Unix time of promotion.", shot.promoted_s),
         "dvi_probe_acceptance_rate": (
@@ -221,6 +249,7 @@ class _Once:
         yield from request_counters(self._shot)
         yield from draft_counters(self._shot)
         yield from learning_counters(self._shot)
+        yield from canary_counters(self._shot)
         yield from gauges(self._shot)
         if self._shot.vllm_model is not None:
             yield from vllm_counters(self._shot.engine, self._shot.vllm_model)

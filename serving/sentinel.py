@@ -1,4 +1,4 @@
-"""Looks at live acceptance: rolls back a version that accepts less, tells of drift.
+"""Looks at live acceptance: ends trials, rolls back a version that accepts less, tells of drift.
 
 Owns the thread and the acts; the arithmetic is in ``dvi.drift``. Runs beside decoding and survives
 the trainer: whatever was promoted by whomever, the guard sees it.
@@ -16,6 +16,7 @@ from dvi.decoding.faults import FAULTS
 from dvi.drift import GuardRule, LiveAcceptance, compare
 from dvi.registry import Registry
 from serving.background import BackgroundThread
+from serving.canary import Canary
 from serving.engine_thread import set_thread_modes
 from serving.trainer_status import TrainerStatus
 
@@ -36,9 +37,10 @@ class Links:
     live: LiveAcceptance
     registry: Registry
     trainer: Callable[[], TrainerStatus]
-    rolled_back: Callable[[], None]  # look at the registry now
+    look_again: Callable[[], None]  # the registry has changed, or a trial has ended
     drifted: Callable[[], None]  # traffic has changed: learn faster
     told: Callable[[str, float, float], None]  # kind, before, after: for the curves
+    canary: Canary | None = None
 
 
 @dataclass
@@ -66,7 +68,11 @@ class Sentinel(BackgroundThread):
 
     def look(self) -> None:
         """Compare versions, then feed the detectors with the requests that ended."""
-        self._guard()
+        canary = self._links.canary
+        if canary is None or canary.version is None:
+            self._guard()
+        elif canary.look():
+            self._links.look_again()
         probe = self._links.trainer().probe_acceptance_rate
         self._probe_level = max(self._probe_level, probe)
         for ended in self._links.live.take_ended():
@@ -90,7 +96,7 @@ class Sentinel(BackgroundThread):
         self._links.registry.rollback(reason)
         self.counts.num_rollbacks += 1
         logger.warning("rolled back: %s", reason)
-        self._links.rolled_back()
+        self._links.look_again()
 
     def _tell(self, event: DriftEvent) -> None:
         kind = self._kind()

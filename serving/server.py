@@ -24,6 +24,7 @@ from dvi.registry import Registry
 from dvi.tracking import make_tracker
 from serving.app import make_app
 from serving.auth import AccessRules, access_rules, check_exposure, with_scopes
+from serving.canary import Canary
 from serving.dashboard import Dashboard, add_dashboard_routes
 from serving.engine_thread import EngineThread
 from serving.histograms import LatencyHistograms
@@ -32,6 +33,7 @@ from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import MetricsSource
 from serving.prometheus import BuildInfo
 from serving.recollection import Recollection
+from serving.registry_desk import RegistryDesk
 from serving.runtime import (
     Privacy,
     Runtime,
@@ -48,7 +50,7 @@ from serving.trace_log import TraceLog
 from serving.tracking_loop import TrackingLoop
 from serving.trainer_control import TrainerControl
 from serving.trainer_status import TrainerStatusReader
-from serving.watcher import AdapterWatcher, RegistryDesk
+from serving.watcher import AdapterWatcher
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ class Server:
         """URL, model, adapter version, and where content is kept: the one line of stdout."""
         return (
             f"dvi ready: {self.url} | model {self.runtime.model.name} | "
-            f"adapter version {self.runtime.drafter.adapter_version} | {self.plant.kept}"
+            f"adapter version {self.runtime.slot.adapter_version} | {self.plant.kept}"
         )
 
     def drain(self, timeout_s: float) -> None:
@@ -166,13 +168,24 @@ def trainer_control(plant: Plant) -> TrainerControl:
     return TrainerControl(plant.state / "trainer" / "control.json")
 
 
+def _canary(plant: Plant, runtime: Runtime, registry: Registry) -> Canary | None:
+    """Trials of new versions; None where they are off, or the drafter's versions take no turns."""
+    drift = plant.config.drift
+    if not drift.canary_share or not drift.guard_confidence:
+        return None
+    if not DRAFTERS[plant.config.drafter.kind].takes_turns:
+        return None
+    return Canary(runtime.slot, runtime.engine.parts.live.trial, registry, drift)
+
+
 def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> AdapterWatcher:
     """Watcher, trainer and curves. The watcher loads the version in service before it returns."""
     assert metrics.runtime is not None
     runtime = metrics.runtime
     registry = Registry(adapters_dir(plant.config), plant.config.registry.keep_versions)
+    canary = metrics.canary = _canary(plant, runtime, registry)
     watcher = AdapterWatcher(
-        registry, runtime.drafter, runtime.slot, plant.config.registry.poll_interval_s
+        registry, runtime.drafter, runtime.slot, plant.config.registry.poll_interval_s, canary
     )
     if DRAFTERS[plant.config.drafter.kind].branch is not None:
         watcher.load_first()
@@ -191,9 +204,10 @@ def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> A
         live=runtime.engine.parts.live,
         registry=registry,
         trainer=metrics.trainer.read,
-        rolled_back=watcher.wake,
+        look_again=watcher.wake,
         drifted=trainer_control(plant).drifted,
         told=loop.log_drift,
+        canary=canary,
     )
     metrics.sentinel = stack.enter_context(Sentinel(plant.config.drift, links))
     return watcher
@@ -239,7 +253,8 @@ def running_server(plant: Plant) -> Iterator[Server]:
         stack.enter_context(Recollection(metrics.traces, runtime.drafter, scope))
         watcher = _start_learning(stack, plant, metrics)
         registry, control = Registry(adapters_dir(config)), trainer_control(plant)
-        desks.append(RegistryDesk(registry, watcher, runtime.drafter, control))
+        live = runtime.engine.parts.live
+        desks.append(RegistryDesk(registry, watcher, runtime.slot, live, control))
         decode.decode(runtime.engine)
         service.open(runtime.model, runtime.engine, decode.is_alive)
         yield server

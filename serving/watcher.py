@@ -1,7 +1,8 @@
 """From the registry to the slot: the thread that loads, checks and prepares new versions.
 
-Owns the decision which version is tried; knows neither how tensors are merged nor when the decode
-thread takes them. A version that does not pass stays out and is counted; the old one stays.
+Owns the decision which version is tried, and whether as a canary first; knows neither how tensors
+are merged nor when the decode thread takes them. A version that does not pass stays out and is
+counted; the old one stays.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from typing import Any, Protocol
+from typing import Protocol
 
 from dvi.decoding import AdapterSlot
 from dvi.decoding.faults import FAULTS
 from dvi.drafting import DraftWeights
 from dvi.registry import Act, Adapter, Registry, RegistryError
-from dvi.registry.history import service_stack
+from dvi.registry.history import is_on_trial, is_promoted_last, service_stack
 from serving.background import BackgroundThread
+from serving.canary import Canary
 from serving.engine_thread import set_thread_modes
-from serving.trainer_control import TrainerControl
 
 logger = logging.getLogger(__name__)
 
@@ -38,15 +39,26 @@ class Preparer(Protocol):
 
 
 class AdapterWatcher(BackgroundThread):
-    """Looks at the registry's pointer and stages what it names. One thread, or ``poll`` by hand."""
+    """Looks at the registry's pointer and stages what it names. One thread, or ``poll`` by hand.
+
+    With a ``canary``, what was promoted drafts its share of rounds first; what a rollback names
+    drafts all of them at once, unless its own trial was never decided. One trial at a time: of the
+    versions promoted meanwhile the newest waits for its end.
+    """
 
     def __init__(
-        self, registry: Registry, drafter: Preparer, slot: AdapterSlot, poll_interval_s: float
+        self,
+        registry: Registry,
+        drafter: Preparer,
+        slot: AdapterSlot,
+        poll_interval_s: float,
+        canary: Canary | None = None,
     ) -> None:
         super().__init__("watcher")
         self._registry = registry
         self._drafter = drafter
         self._slot = slot
+        self._canary = canary
         self._poll_interval_s = poll_interval_s
         self._tried = 0  # newest version staged, loaded or refused
         self._in_service = 0
@@ -69,32 +81,65 @@ class AdapterWatcher(BackgroundThread):
     def load_first(self) -> int:
         """Before decoding starts: load the version in service, else an older one, else stay at 0.
 
-        Every version passed over is counted as refused. Returns the version loaded.
+        Every version passed over is counted as refused, but one whose trial a restart cut off: it
+        begins again. Returns the version loaded.
         """
         self._look_at_pointer()
-        older = reversed(service_stack(self._registry.history()))
-        for version in dict.fromkeys([self._in_service, *older]):
+        events = self._registry.history()
+        waits = self._canary is not None and is_on_trial(events, self._in_service)
+        for version in dict.fromkeys([self._in_service, *reversed(service_stack(events))]):
             if version == 0:
                 break
             if version > self._in_service or version in self._refused:
                 continue
+            if waits and is_on_trial(events, version):
+                continue
             weights = self._prepare(version)
             if weights is not None:
                 self._drafter.load(weights)
+                if self._canary is not None:
+                    self._canary.loaded(weights)
                 break
-        self._tried = self._in_service
+        self._tried = self._drafter.adapter_version if waits else self._in_service
         return self._drafter.adapter_version
 
     def poll(self) -> None:
         """Look once; stage the version in service if it is new."""
         self._look_at_pointer()
-        if self._in_service == self._tried:
+        version = self._in_service
+        if version == self._tried:
             return
-        self._tried = self._in_service
-        weights = self._prepare(self._in_service)
-        if weights is not None:
-            self._slot.stage(weights)
-            logger.info("adapter version %d staged", self._in_service)
+        if self._canary is None:
+            self._tried = version
+            weights = self._prepare(version)
+            if weights is not None:
+                self._slot.stage(weights)
+                logger.info("adapter version %d staged", version)
+        else:
+            self._hand_to(self._canary, version)
+
+    def _hand_to(self, canary: Canary, version: int) -> None:
+        """Begin a trial of ``version`` when its turn has come, or give it all rounds."""
+        if self._said_away:
+            return  # its history cannot be read
+        events = self._registry.history()
+        on_trial = is_promoted_last(events, version) or is_on_trial(events, version)
+        on_trial = on_trial and version != 0
+        if on_trial and canary.version is not None:
+            return  # tried stays: looked at again when that trial has ended
+        self._tried = version
+        main = canary.main
+        if canary.version is None and version == (main.adapter_version if main else 0):
+            return  # it drafts already
+        weights = self._prepare(version)
+        if weights is None:
+            return
+        if on_trial:
+            canary.begin(weights, main or self._drafter.prepare(None))
+            logger.info("adapter version %d drafts its first rounds", version)
+        else:
+            canary.stage(weights)
+            logger.info("adapter version %d staged", version)
 
     def require_registry(self) -> None:
         """Raise OSError where the registry that named a version is gone."""
@@ -173,59 +218,3 @@ class AdapterWatcher(BackgroundThread):
             self._refused.add(version)
             self._slot.count_refused()
             logger.warning("adapter version %d refused: %s", version, error)
-
-
-class RegistryDesk:
-    """What the admin routes do to registry and trainer; blocking, any thread."""
-
-    def __init__(
-        self,
-        registry: Registry,
-        watcher: AdapterWatcher,
-        drafter: Preparer,
-        control: TrainerControl,
-    ) -> None:
-        self._control = control
-        self._registry = registry
-        self._watcher = watcher
-        self._drafter = drafter
-
-    def overview(self) -> dict[str, Any]:
-        """The version in service, the one that drafts, and all versions on disk."""
-        return {
-            "current": self._registry.current(),
-            "live": self._drafter.adapter_version,
-            "versions": [
-                {
-                    "version": manifest.version,
-                    "parent": manifest.parent,
-                    "created_s": manifest.created_s,
-                    "checkpoint_step": manifest.checkpoint_step,
-                    "rows_trained": manifest.rows_trained,
-                    "metrics": dict(manifest.metrics),
-                }
-                for manifest in self._registry.versions()
-            ],
-        }
-
-    def promote(self, version: int) -> int:
-        """Put ``version`` into service; RegistryError (a ValueError) where it is not whole."""
-        self._watcher.require_registry()
-        self._registry.promote(version, "admin")
-        self._watcher.wake()
-        return self._registry.current()
-
-    def rollback(self) -> int:
-        """Go back to the version in service before."""
-        self._watcher.require_registry()
-        current = self._registry.rollback("admin")
-        self._watcher.wake()
-        return current
-
-    def pause_training(self) -> None:
-        """No optimizer step until training is resumed, restarts included."""
-        self._control.pause()
-
-    def resume_training(self) -> None:
-        """Go on training."""
-        self._control.resume()

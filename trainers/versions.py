@@ -118,7 +118,8 @@ class Versions:
 
     def recent_rollbacks(self) -> int:
         """Rollbacks among the newest promotions and rollbacks, whoever made them."""
-        acts = [event.act for event in self.registry.history() if event.act is not Act.PUBLISH]
+        counted = (Act.PROMOTE, Act.ROLLBACK)
+        acts = [event.act for event in self.registry.history() if event.act in counted]
         return acts[-RECENT_ACTS:].count(Act.ROLLBACK)
 
     def _own_versions(self) -> list[Manifest]:

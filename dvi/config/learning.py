@@ -143,3 +143,15 @@ class DriftConfig:
     )
     guard_min_proposals: int = option(24, "first proposals of a version before that", low=1)
     guard_min_drop: float = option(0.05, "smallest fall that is rolled back", low=0, high=1)
+    canary_share: float = option(
+        0.125,
+        "share of rounds that a new version drafts until it has shown itself; 0 is all at once",
+        low=0,
+        high=0.5,
+    )
+    canary_min_proposals: int = option(
+        16, "first proposals of a canary before it takes over", low=2
+    )
+    canary_max_wait_s: float = option(
+        300.0, "a canary that showed no fall takes over after this, however few rounds", low=0
+    )

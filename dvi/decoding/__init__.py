@@ -12,7 +12,7 @@ from dvi.decoding.limits import EngineLimits, limits_from_config
 from dvi.decoding.observer import EngineObserver, SilentObserver
 from dvi.decoding.record import TraceSink
 from dvi.decoding.scheduler import StepReport
-from dvi.decoding.slot import AdapterSlot
+from dvi.decoding.slot import AdapterSlot, Pair
 from dvi.decoding.stats import EngineStats, Outcome, Phase
 from dvi.decoding.text import DecoderFactory, TextDecoder
 
@@ -26,6 +26,7 @@ __all__ = [
     "EngineParts",
     "EngineStats",
     "Outcome",
+    "Pair",
     "Phase",
     "QueueFull",
     "Result",

@@ -91,6 +91,11 @@ class Calibration:
         self._memory = (greedy, *(MemoryRates(temperature, common) for temperature in sampled))
         self._adapter_version = 0
 
+    @property
+    def adapter_version(self) -> int:
+        """The version that the rates of the learned draft are of."""
+        return self._adapter_version
+
     def neural(self, heat: int) -> NeuralRates:
         """Rates of the learned draft."""
         return self._neural[heat > 0]

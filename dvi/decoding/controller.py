@@ -26,6 +26,7 @@ from dvi.decoding.probes import PROBE_LEN, Probes
 from dvi.decoding.session import Session
 from dvi.decoding.verdict import Commit
 from dvi.drafting import Proposal
+from dvi.drift import Turn
 from dvi.types import Source
 
 
@@ -50,6 +51,7 @@ class Controller:
         self._calibration = Calibration(max(self._most, 1))
         self._step_costs: dict[int, StepCosts] = {}  # by number of sessions
         self._fits = Fits()
+        self._num_forced = 0
 
     def most_proposals(self, session: Session) -> int:
         """Longest proposal that the session can use."""
@@ -59,9 +61,11 @@ class Controller:
     def plan(self, sessions: Sequence[Session], offers: Offers) -> list[DraftPlan]:
         """What each session proposes in the coming round of all of them.
 
-        Nothing where a session may not draft; never more than it can still use.
+        Nothing where a session may not draft; never more than it can still use. A canary's turn
+        is planned by what the version in charge has shown.
         """
-        self._calibration.follow_version(offers.adapter_version, offers.published)
+        if offers.turn is not Turn.CANARY:
+            self._calibration.follow_version(offers.adapter_version, offers.published)
         reaches = [
             self._reaches(session, recalled, can_draft=offers.can_draft)
             for session, recalled in zip(sessions, offers.recalled, strict=True)
@@ -70,15 +74,18 @@ class Controller:
             plans = [_longest(own) for own in reaches]
         else:
             plans = self._most_productive(sessions, reaches)
-        return self._with_probes(plans, sessions, reaches)
+        plans = self._with_probes(plans, sessions, reaches)
+        return plans if offers.turn is Turn.ALONE else self._as_arm(plans, reaches)
 
     def learn(
         self, sessions: Sequence[Session], proposals: Sequence[Proposal], commits: Sequence[Commit]
     ) -> None:
-        """Take the fate of this round's proposals into the estimates."""
+        """Take the fate of this round's proposals into the estimates, but not a canary's."""
+        version = self._calibration.adapter_version
         for session, proposal, commit in zip(sessions, proposals, commits, strict=True):
             num_judged = len(commit.round.proposed_ids)
-            if num_judged:
+            is_canary = proposal.source is Source.NEURAL and proposal.adapter_version != version
+            if num_judged and not is_canary:
                 self._learn_fit(session, proposal, num_judged, commit.round.num_accepted)
                 self._calibration.learn(
                     proposal, num_judged, commit.round.num_accepted, heat_of(session)
@@ -195,6 +202,23 @@ class Controller:
                     length = len(reaches[prober][source])
                     most = length if self._costs is None else min(PROBE_LEN, length)
                     plans[prober] = DraftPlan(source, most)
+        return plans
+
+    def _as_arm(
+        self, plans: list[DraftPlan], reaches: Sequence[dict[Source, Reach]]
+    ) -> list[DraftPlan]:
+        """Both arms of a trial: somebody drafts, and a first proposal is verified whatever the
+        draft thinks of it, so that neither estimates nor confidence choose what is compared.
+        """
+        for plan in plans:
+            if plan.drafting is not None:
+                plan.drafting.fewest = 1
+        able = [i for i, own in enumerate(reaches) if Source.NEURAL in own]
+        if able and all(plan.source is not Source.NEURAL for plan in plans):
+            self._num_forced += 1
+            chosen = able[self._num_forced % len(able)]
+            length = min(PROBE_LEN, len(reaches[chosen][Source.NEURAL]))
+            plans[chosen] = DraftPlan(Source.NEURAL, length)
         return plans
 
     def _dearness(self, source: Source, batch: int) -> float:

@@ -165,7 +165,9 @@ class Engine:
             self.slot.swap_if_staged()
             batch = self.scheduler.next_batch()
             rounds = batch.rounds
-            offers = self.proposer.offers(rounds, self.controller.most_proposals)
+            turn = self.slot.take_turn(len(rounds))
+            self._ledger.take_turn(turn)
+            offers = self.proposer.offers(rounds, self.controller.most_proposals, turn)
             plans = self.controller.plan(rounds, offers)
             proposals = self.proposer.propose(rounds, offers, plans)
             verdicts = self.verifier.verify(batch, proposals)
@@ -200,9 +202,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A consistent snapshot of all counters and gauges. Any thread."""
-        return self._ledger.read(
-            self._inbox.depth(), self.slot.counts(), self.parts.drafter.adapter_version
-        )
+        return self._ledger.read(self._inbox.depth(), self.slot.counts(), self.slot.adapter_version)
 
     def _share_prefix(self, source_row: int, session: Session, end: int) -> None:
         """Target's and draft's keys and values; see ShareRows."""

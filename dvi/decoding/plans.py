@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from dvi.decoding.calibration import NeuralRates
 from dvi.decoding.lengths import StepCosts, worth_verifying
 from dvi.drafting import Proposal
+from dvi.drift import Turn
 from dvi.types import Source
 
 
@@ -22,6 +23,7 @@ class Offers:
     can_draft: bool  # there is a learned draft
     adapter_version: int = 0
     published: float | None = None  # teacher-forced acceptance of that version
+    turn: Turn = Turn.ALONE  # arms of a trial are planned alike
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Drafting:
     step_s: float  # one more proposal
     num_others: int  # proposals of other sessions in the pass
     most: int
+    fewest: int = 0  # proposals to verify whatever their confidence
     reach: list[float] = field(default_factory=list)
 
     def goes_on(self, index: int, logprob: float) -> bool:
@@ -58,7 +61,8 @@ class Drafting:
 
     def num_kept(self) -> int:
         """Proposals to verify of those drafted."""
-        return worth_verifying(self.reach, self.goodput, self.costs.passes, self.num_others)
+        kept = worth_verifying(self.reach, self.goodput, self.costs.passes, self.num_others)
+        return max(kept, min(self.fewest, len(self.reach)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from dvi.decoding.stats import Ledger, Phase
 from dvi.drafting import Drafter, DraftRequest, Proposal
 from dvi.drafting.auto import sources_of
 from dvi.drafting.base import Context
+from dvi.drift import Turn
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.sampling import Purpose
@@ -50,7 +51,12 @@ class Proposer:
         exact = verification is Verification.REJECTION
         self._purpose = Purpose.PROPOSAL if exact else Purpose.CHOICE
 
-    def offers(self, sessions: Sequence[Session], most: Callable[[Session], int]) -> Offers:
+    def offers(
+        self,
+        sessions: Sequence[Session],
+        most: Callable[[Session], int],
+        turn: Turn = Turn.ALONE,
+    ) -> Offers:
         """What may be proposed to these sessions, ``most`` tokens each: nothing is drafted yet."""
         recalled = dict.fromkeys((one.row for one in sessions), NOTHING)
         asking = [one for one in sessions if most(one)]
@@ -66,6 +72,7 @@ class Proposer:
             can_draft=self._sources.neural is not None,
             adapter_version=self._drafter.adapter_version,
             published=self._drafter.expected_acceptance,
+            turn=turn,
         )
 
     def propose(

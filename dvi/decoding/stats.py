@@ -14,7 +14,7 @@ from enum import StrEnum
 from dvi.decoding.limits import EngineLimits
 from dvi.decoding.session import Session
 from dvi.decoding.verdict import Commit
-from dvi.drift import AcceptanceDrift, LiveAcceptance
+from dvi.drift import AcceptanceDrift, LiveAcceptance, Turn
 from dvi.metrics import PositionCounts
 from dvi.types import AcceptanceCounts
 
@@ -90,6 +90,7 @@ class Ledger:
         self._drift = drift
         self._live = live
         self._num_positions = limits.num_rows * limits.max_context_len
+        self._turn = Turn.ALONE
         self._lap_s = clock()
         self._last_step_s = self._lap_s
         self._requests = dict.fromkeys(Outcome, 0)
@@ -110,6 +111,10 @@ class Ledger:
     def start_step(self) -> None:
         """Begin the step's first lap."""
         self._lap_s = self._clock()
+
+    def take_turn(self, turn: Turn) -> None:
+        """Who drafts in this step."""
+        self._turn = turn
 
     def lap(self, phase: Phase, share: float = 1.0) -> None:
         """Book the time since the previous lap: ``share`` on ``phase``, the rest on prefill."""
@@ -160,6 +165,8 @@ class Ledger:
         with self._lock:
             self._drafter_faults += of_drafter
             self._step_faults += not of_drafter
+        if of_drafter:
+            self._live.trial.draft_failed(self._turn)
 
     def read(self, queue_depth: int, swaps: Mapping[str, int], adapter_version: int) -> EngineStats:
         """A snapshot; what others own is passed in."""
@@ -197,7 +204,7 @@ class Ledger:
         self._live.keep_only(domains.keys())
         for commit in commits:
             key = (commit.delta.request_id, commit.delta.choice_index)
-            self._live.round_done(key, domains[key], commit.round)
+            self._live.round_done(key, domains[key], commit.round, self._turn)
             if commit.delta.finish_reason is not None:
                 self._live.request_done(key, domains[key])
 

@@ -25,12 +25,15 @@ class DrafterKind:
 
     make: Callable[[DrafterConfig, TargetModel, DrafterRoom], Drafter]
     branch: Callable[[DrafterConfig, TargetModel], DraftBranch] | None  # None: nothing learns
+    # Versions may draft by turns: what the drafter keeps of a position is the same under each. A
+    # kind whose keys and values come from trained weights says False and has no canary.
+    takes_turns: bool = False
 
 
 DRAFTERS = {
-    "auto": DrafterKind(make_auto_drafter, block_branch),
-    "block": DrafterKind(make_block_drafter, block_branch),
-    "head": DrafterKind(make_head_drafter, head_branch),
+    "auto": DrafterKind(make_auto_drafter, block_branch, takes_turns=True),
+    "block": DrafterKind(make_block_drafter, block_branch, takes_turns=True),
+    "head": DrafterKind(make_head_drafter, head_branch, takes_turns=True),
     "memory": DrafterKind(make_memory_drafter, None),
     "none": DrafterKind(make_no_drafter, None),
 }

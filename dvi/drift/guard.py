@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
 
-from dvi.drift.live import FirstCounts
+from dvi.drift.counts import FirstCounts
 
 DESIGN_EFFECT = 2.0  # rounds of a request resemble each other: the variance is taken double
 
@@ -47,10 +47,14 @@ class GuardRule:
         return found.drop >= self.min_drop and found.z <= -limit
 
 
-def compare(new: Mapping[str, FirstCounts], old: Mapping[str, FirstCounts]) -> Comparison:
+def compare(
+    new: Mapping[str, FirstCounts],
+    old: Mapping[str, FirstCounts],
+    design_effect: float = DESIGN_EFFECT,
+) -> Comparison:
     """Cochran-Mantel-Haenszel over domains.
 
-    z = sum_d (k_d - n_d m_d / N_d) / sqrt(DESIGN_EFFECT * sum_d Var_d), Var_d = n_d o_d m_d
+    z = sum_d (k_d - n_d m_d / N_d) / sqrt(design_effect * sum_d Var_d), Var_d = n_d o_d m_d
     (N_d - m_d) / (N_d^2 (N_d - 1)): n, k tried and accepted by the new version, o tried by the old
     one, m accepted by both, N tried by both.
     """
@@ -67,6 +71,6 @@ def compare(new: Mapping[str, FirstCounts], old: Mapping[str, FirstCounts]) -> C
             spread = hits * (total - hits) / (total**2 * (total - 1))
             variance += own.tried * reference.tried * spread
         before += own.tried * reference.accepted / reference.tried
-    z = excess / sqrt(DESIGN_EFFECT * variance) if variance else 0.0
+    z = excess / sqrt(design_effect * variance) if variance else 0.0
     after = sum(own.accepted for own, _ in shared)
     return Comparison(tried, before / tried, after / tried, z)

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from dvi.drift.counts import FirstCounts
+from dvi.drift.trial import TrialCounts, Turn
 from dvi.types import Round, Source
 
 OTHER = "other"
@@ -22,14 +24,6 @@ WINDOW = 1024  # proposals of a version and domain, then halved: old traffic fad
 MAX_ENDED = 4096  # requests that nobody took yet
 
 Key = tuple[str, int]  # request id and choice index
-
-
-@dataclass(frozen=True, slots=True)
-class FirstCounts:
-    """Neural proposals at the first position of a round, and how many were accepted."""
-
-    tried: float = 0.0
-    accepted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +61,24 @@ class BusyDomains:
 
 
 class LiveAcceptance:
-    """What the newest versions reached, and the requests that ended since somebody asked."""
+    """What the newest versions reached, and the requests that ended since somebody asked.
+
+    ``trial`` has the two arms of a canary's trial.
+    """
 
     def __init__(self) -> None:
+        self.trial = TrialCounts()
         self._lock = threading.Lock()
         self._domains = BusyDomains()
         self._versions: dict[int, dict[str, FirstCounts]] = {}  # last used last
         self._open: dict[Key, FirstCounts] = {}
         self._ended: deque[EndedRequest] = deque(maxlen=MAX_ENDED)
 
-    def round_done(self, key: Key, domain: str, round_: Round) -> None:
-        """Count one round; only a neural proposal says something."""
+    def round_done(self, key: Key, domain: str, round_: Round, turn: Turn = Turn.ALONE) -> None:
+        """Count one round; only a neural proposal says something.
+
+        What a canary does says nothing of the traffic: it stays out of the request's counts.
+        """
         if round_.source is not Source.NEURAL or not round_.proposed_ids:
             return
         hit = float(round_.num_accepted > 0)
@@ -88,8 +89,9 @@ class LiveAcceptance:
                 del self._versions[next(iter(self._versions))]
             name = self._domains.name(domain)
             own[name] = _faded(own.get(name, FirstCounts()), hit)
-            request = self._open.get(key, FirstCounts())
-            self._open[key] = FirstCounts(request.tried + 1, request.accepted + hit)
+            if turn is not Turn.CANARY:
+                self._open[key] = self._open.get(key, FirstCounts()).plus(hit)
+        self.trial.add(turn, round_.adapter_version, name, hit)
 
     def request_done(self, key: Key, domain: str) -> None:
         """A choice ended."""
@@ -120,4 +122,4 @@ class LiveAcceptance:
 
 def _faded(counts: FirstCounts, hit: float) -> FirstCounts:
     scale = 0.5 if counts.tried >= WINDOW else 1.0
-    return FirstCounts(counts.tried * scale + 1, counts.accepted * scale + hit)
+    return FirstCounts(counts.tried * scale, counts.accepted * scale).plus(hit)

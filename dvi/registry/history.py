@@ -18,6 +18,9 @@ class Act(StrEnum):
     PUBLISH = "publish"  # the number is taken, before the folder appears
     PROMOTE = "promote"
     ROLLBACK = "rollback"
+    CANARY = "canary"  # drafts its share of rounds from now on
+    SETTLE = "settle"  # was a canary, drafts all rounds from now on
+    DISMISS = "dismiss"  # failed as a canary when a newer version was in service already
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Event:
     """One line of ``history.jsonl``."""
 
     act: Act
-    version: int  # published or now in service
+    version: int  # published or now in service; a canary's own number
     replaced: int  # in service before; for a publish as well
     reason: str
     time_s: float
@@ -66,7 +69,22 @@ def service_stack(events: Iterable[Event]) -> list[int]:
             stack.append(event.version)
         elif event.act is Act.ROLLBACK:
             stack = _after_rollback(stack, event)
+        elif event.act is Act.DISMISS:
+            stack = [version for version in stack if version != event.version]
     return stack
+
+
+def is_on_trial(events: Sequence[Event], version: int) -> bool:
+    """Whether ``version`` began as a canary and nothing was decided about it since."""
+    own = [event.act for event in events if event.version == version]
+    acts = [act for act in own if act in (Act.CANARY, Act.SETTLE, Act.DISMISS)]
+    return acts[-1:] == [Act.CANARY]
+
+
+def is_promoted_last(events: Sequence[Event], version: int) -> bool:
+    """Whether ``version`` came into service by a promotion, not by a rollback to it."""
+    acts = [event for event in events if event.act in (Act.PROMOTE, Act.ROLLBACK)]
+    return bool(acts) and acts[-1].act is Act.PROMOTE and acts[-1].version == version
 
 
 def _after_rollback(stack: Sequence[int], event: Event) -> list[int]:

@@ -5,7 +5,7 @@ know what makes a version good enough to promote.
 
     v000012/         adapter_model.safetensors, adapter_config.json, manifest.json
     CURRENT          number of the version in service, replaced atomically; 0 when absent
-    history.jsonl    every publish, promote and rollback; written before the act it names
+    history.jsonl    every act; publish, promote and rollback are written before they are done
 """
 
 from __future__ import annotations
@@ -112,6 +112,12 @@ class Registry:
             self._record(Act.ROLLBACK, target, reason)
             self._point_to(target)
         return target
+
+    def note(self, act: Act, version: int, reason: str) -> None:
+        """Write down what became of a canary; CURRENT stays."""
+        assert act in (Act.CANARY, Act.SETTLE, Act.DISMISS)
+        with self._changing():
+            self._record(act, version, reason)
 
     def current(self) -> int:
         """The version in service, 0 for the untrained draft.

@@ -70,7 +70,9 @@ export async function refreshAdapters() {
   const versions = [...data.versions].reverse();
   const rows = [...versions, untrained].map((version) => versionRow(version, data.current));
   $("adapters").tBodies[0].replaceChildren(...rows);
-  $("adapters-note").textContent = data.current === data.live
+  const onTrial = `Version ${data.canary} drafts some rounds on trial, version ${data.live} the others.`;
+  if (data.canary) $("adapters-note").textContent = onTrial;
+  else $("adapters-note").textContent = data.current === data.live
     ? `Version ${data.current} is in service.`
     : `Version ${data.current} is in service; version ${data.live} drafts until it is taken over.`;
   $("rollback").disabled = data.current === 0;

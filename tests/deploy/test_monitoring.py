@@ -95,6 +95,11 @@ def test_every_metric_of_the_server_is_on_the_dashboard() -> None:
     left_out = {
         "dvi_adapter_promoted_timestamp_seconds",
         "dvi_build_info",  # fills the list of servers
+        "dvi_canary_decisions_total",
+        "dvi_canary_first_accepted_tokens_total",
+        "dvi_canary_first_proposed_tokens_total",
+        "dvi_canary_rounds_total",
+        "dvi_canary_version",
         "dvi_cancelled_tokens_total",
         "dvi_ignored_fields_total",
         "dvi_probe_acceptance_rate",

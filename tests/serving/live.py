@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from dvi.config import (
     DecodingConfig,
     DrafterConfig,
+    DriftConfig,
     DviConfig,
     ModelConfig,
     RegistryConfig,
@@ -35,7 +36,9 @@ from tests.drafting.rows import random_tensors
 
 
 def tiny_config(model: Path, state: Path) -> DviConfig:
-    """Deterministic, so that answers are equal bits whatever runs beside them; no trainer."""
+    """Deterministic, so that answers are equal bits whatever runs beside them; no trainer; a
+    promoted version drafts at once: tests that mean the canary switch it on.
+    """
     return DviConfig(
         state_dir=str(state),
         model=ModelConfig(path=str(model), num_threads=1, device="cpu"),
@@ -45,6 +48,7 @@ def tiny_config(model: Path, state: Path) -> DviConfig:
         registry=RegistryConfig(poll_interval_s=0.02),
         tracking=TrackingConfig(interval_s=0.2),
         trainer=TrainerConfig(enabled=False),
+        drift=DriftConfig(canary_share=0.0),
     )
 
 

@@ -46,10 +46,15 @@ COUNTERS: dict[str, tuple[str, set[str]]] = {
         {"queue_full", "store_error", "duplicate", "opted_out"},
     ),
     "dvi_trainer_steps_total": ("", set()),
+    "dvi_canary_rounds_total": ("", set()),
+    "dvi_canary_first_proposed_tokens_total": ("arm", {"canary", "control"}),
+    "dvi_canary_first_accepted_tokens_total": ("arm", {"canary", "control"}),
+    "dvi_canary_decisions_total": ("decision", {"settled", "rolled_back", "left"}),
 }
 GAUGES: dict[str, tuple[str, set[str]]] = {
     "dvi_acceptance_rate": ("window", {"fast", "slow"}),
     "dvi_adapter_version": ("", set()),
+    "dvi_canary_version": ("", set()),
     "dvi_policy_lag_versions": ("", set()),
     "dvi_adapter_promoted_timestamp_seconds": ("", set()),
     "dvi_probe_acceptance_rate": ("", set()),

@@ -34,7 +34,7 @@ class Scene:
             live=self.live,
             registry=self.registry,
             trainer=lambda: self.status,
-            rolled_back=self._wake,
+            look_again=self._wake,
             drifted=self._drift,
             told=lambda kind, before, after: self.told.append((kind, before, after)),
         )

@@ -11,9 +11,11 @@ from safetensors.torch import save_file
 
 from dvi.decoding import AdapterSlot
 from dvi.drafting import AdapterRefused, DraftWeights
+from dvi.drift import LiveAcceptance
 from dvi.registry import Adapter, DraftShape, ManifestFields, Registry
+from serving.registry_desk import RegistryDesk
 from serving.trainer_control import TrainerControl
-from serving.watcher import AdapterWatcher, RegistryDesk
+from serving.watcher import AdapterWatcher
 
 
 class FakeDrafter:
@@ -164,7 +166,9 @@ def test_while_the_registry_is_away_the_version_in_service_stays(scene: Scene) -
     root.rename(away)
     for _ in range(3):
         assert scene.poll() == 2
-    desk = RegistryDesk(scene.registry, scene.watcher, scene.drafter, TrainerControl(root))
+    desk = RegistryDesk(
+        scene.registry, scene.watcher, scene.slot, LiveAcceptance(), TrainerControl(root)
+    )
     for act in (desk.rollback, lambda: desk.promote(1)):
         with pytest.raises(FileNotFoundError):
             act()
@@ -180,7 +184,7 @@ def test_while_the_registry_is_away_the_version_in_service_stays(scene: Scene) -
 def test_the_thread_swaps_and_wakes_at_once(scene: Scene) -> None:
     scene.watcher = AdapterWatcher(scene.registry, scene.drafter, scene.slot, 30.0)
     control = TrainerControl(scene.registry.root / "control.json")
-    desk = RegistryDesk(scene.registry, scene.watcher, scene.drafter, control)
+    desk = RegistryDesk(scene.registry, scene.watcher, scene.slot, LiveAcceptance(), control)
     publish(scene.registry, promote=False)
     with scene.watcher:
         assert desk.promote(1) == 1

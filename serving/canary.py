@@ -1,0 +1,191 @@
+"""A new version's trial beside the one that drafts, from its first round to its end.
+
+Owns which versions are staged and the acts that a trial ends with; the arithmetic is in
+``dvi.drift``. The watcher's thread begins, the sentinel's looks; the decode thread only exchanges
+references. Does not know which version comes next.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dvi.config import DriftConfig
+from dvi.decoding import AdapterSlot, Pair
+from dvi.drafting import DraftWeights
+from dvi.drift import Arms, CanaryRule, FirstCounts, GuardRule, TrialCounts, TrialOutcome, Turn
+from dvi.registry import Act, Registry, RegistryError
+
+logger = logging.getLogger(__name__)
+
+SETTLED = "settled"
+ROLLED_BACK = "rolled_back"
+LEFT = "left"
+DECISIONS = (SETTLED, ROLLED_BACK, LEFT)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryView:
+    """For /metrics; counts only grow."""
+
+    version: int = 0  # 0: no trial
+    rounds: int = 0  # drafted by canaries
+    decisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DECISIONS, 0))
+    canary: FirstCounts = field(default_factory=FirstCounts)  # first proposals of all trials
+    control: FirstCounts = field(default_factory=FirstCounts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    pair: Pair
+    started_s: float
+
+
+def canary_rule(config: DriftConfig) -> CanaryRule:
+    """As configured; a clear fall needs half the proposals that taking over does."""
+    fewest = (config.canary_min_proposals + 1) // 2
+    guard = GuardRule(config.guard_confidence, fewest, config.guard_min_drop)
+    return CanaryRule(guard, config.canary_min_proposals, config.canary_max_wait_s)
+
+
+class Canary:
+    """What is staged: one version for all rounds, or two that draft by turns. Any thread."""
+
+    def __init__(
+        self,
+        slot: AdapterSlot,
+        counts: TrialCounts,
+        registry: Registry,
+        config: DriftConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._slot = slot
+        self._counts = counts
+        self._registry = registry
+        self._rule = canary_rule(config)
+        self.share = config.canary_share
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._trial: _Trial | None = None
+        self._main: DraftWeights | None = None
+        self._decisions = dict.fromkeys(DECISIONS, 0)
+
+    @property
+    def main(self) -> DraftWeights | None:
+        """What drafts all rounds, or all but the canary's; None: version 0 from the start."""
+        return self._main
+
+    @property
+    def version(self) -> int | None:
+        """The canary, None where no trial runs."""
+        trial = self._trial
+        return None if trial is None else trial.pair.canary.adapter_version
+
+    def loaded(self, weights: DraftWeights) -> None:
+        """The drafter was given these before decoding started."""
+        self._main = weights
+
+    def stage(self, weights: DraftWeights) -> None:
+        """All rounds to this version, without a trial; one that runs is over, undecided."""
+        with self._lock:
+            if self._trial is not None:
+                self._end(LEFT, "another version was put into service")
+            self._main = weights
+            self._slot.stage(weights)
+
+    def begin(self, weights: DraftWeights, main: DraftWeights) -> None:
+        """Let ``weights`` draft their share of rounds beside ``main``, which drafts now."""
+        with self._lock:
+            assert self._trial is None
+            self._main = main
+            pair = Pair(weights, main, self.share)
+            self._counts.open(weights.adapter_version, main.adapter_version)
+            self._trial = _Trial(pair, self._clock())
+            self._slot.stage(pair)
+            self._note(
+                Act.CANARY,
+                weights.adapter_version,
+                f"drafts {self.share:.3g} of rounds, version {main.adapter_version} the others",
+            )
+
+    def look(self) -> bool:
+        """Decide on the trial if there is one; True if it ended."""
+        with self._lock:
+            trial = self._trial
+            if trial is None:
+                return False
+            arms = self._counts.read()
+            waited_s = self._clock() - trial.started_s
+            outcome = self._rule.judge(arms, waited_s)
+            reason = describe(trial.pair, arms, waited_s)
+            if self._slot.broken_canary == trial.pair.canary.adapter_version:
+                outcome, reason = TrialOutcome.ROLL_BACK, f"{reason}; it cannot be loaded"
+            if outcome is TrialOutcome.WAIT:
+                return False
+            if outcome is TrialOutcome.SETTLE:
+                self._settle(trial.pair.canary, reason)
+            else:
+                self._roll_back(trial.pair, reason)
+            return True
+
+    def view(self) -> CanaryView:
+        """A snapshot."""
+        totals = self._counts.totals()
+        return CanaryView(
+            version=self.version or 0,
+            rounds=self._slot.canary_rounds,
+            decisions=dict(self._decisions),
+            canary=totals[Turn.CANARY],
+            control=totals[Turn.CONTROL],
+        )
+
+    def _settle(self, weights: DraftWeights, reason: str) -> None:
+        self._end(SETTLED, reason)
+        self._main = weights
+        self._slot.stage(weights)
+        self._note(Act.SETTLE, weights.adapter_version, reason)
+
+    def _roll_back(self, pair: Pair, reason: str) -> None:
+        """First the rounds, then the registry: a full disk must not keep a bad draft going."""
+        self._end(ROLLED_BACK, reason)
+        self._slot.stage(pair.base)
+        version = pair.canary.adapter_version
+        if not self._registry.is_there():
+            logger.warning("the registry is not there: version %d stays in it as promoted", version)
+        elif self._registry.current() == version:
+            self._registry.rollback(f"canary: {reason}")
+        else:  # a newer one waits for its own trial, and is the one in service
+            self._note(Act.DISMISS, version, reason)
+
+    def _end(self, decision: str, reason: str) -> None:
+        assert self._trial is not None
+        version = self._trial.pair.canary.adapter_version
+        self._trial = None
+        self._decisions[decision] += 1
+        level = logging.WARNING if decision == ROLLED_BACK else logging.INFO
+        logger.log(level, "canary %d %s: %s", version, decision.replace("_", " "), reason)
+
+    def _note(self, act: Act, version: int, reason: str) -> None:
+        """History is for people and for a restart; decoding goes on without it."""
+        try:
+            if not self._registry.is_there():  # its disk is away: no new one in its place
+                raise RegistryError("the registry is not there")
+            self._registry.note(act, version, f"canary: {reason}")
+        except (OSError, RegistryError) as error:
+            logger.warning("%s of version %d not written down: %s", act.value, version, error)
+
+
+def describe(pair: Pair, arms: Arms, waited_s: float) -> str:
+    """The numbers that a decision rests on; one line."""
+    found = arms.compared()
+    line = (
+        f"version {pair.canary.adapter_version} accepts {found.after:.3f} of "
+        f"{found.tried:.0f} first proposals, version {pair.base.adapter_version} "
+        f"{found.before:.3f} in the same traffic ({found.z:+.1f} standard errors, {waited_s:.0f} s)"
+    )
+    if arms.canary_faults:
+        line += f"; its draft failed {arms.canary_faults} times"
+    return line

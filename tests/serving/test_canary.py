@@ -1,0 +1,350 @@
+"""New versions on a share of rounds: bad ones never get more, good ones get through."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dvi.config import DriftConfig
+from dvi.decoding import AdapterSlot, decode_batch
+from dvi.drafting import draft_branch
+from dvi.drift import FirstCounts, TrialCounts, Turn
+from dvi.registry import Act, ManifestFields, Registry
+from dvi.types import Delta
+from serving.canary import Canary
+from serving.sentinel import Links, Sentinel
+from serving.trainer_status import TrainerStatus
+from serving.watcher import AdapterWatcher
+from tests.decoding.engines import LIMITS, Rig, make_request, make_rig
+from tests.drafting.rows import config_for
+from tests.rigs import build_target
+from tests.serving.planted import fitted, planted, scaled
+from tests.serving.test_watcher import FakeDrafter, publish
+
+SHARE = DriftConfig().canary_share
+NUM_ROWS = 12
+
+
+class Traffic:
+    """Eight requests at any time, of sixteen that come again and again."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.requests = [
+            make_request(f"r{i}", (1 + i, 40 - i, 3), max_tokens=32, temperature=0.5 * (i % 2))
+            for i in range(16)
+        ]
+        plain = make_rig(rig.engine.parts.target, "none")
+        self.answers = [one.token_ids for one in decode_batch(plain.engine, self.requests)]
+        self.texts = [
+            [*one.prompt_ids, *answer]
+            for one, answer in zip(self.requests, self.answers, strict=True)
+        ]
+        self.num_checked = 0
+        self._submitted = 0
+        self._running = 0
+        self._got: dict[str, list[int]] = {}
+
+    def step(self) -> None:
+        """One step of the engine; every answer that ends is compared with plain decoding."""
+        while self._running < NUM_ROWS:
+            request = self.requests[self._submitted % len(self.requests)]
+            name = f"{self._submitted}"
+            self._submitted += 1
+            self._running += 1
+            self.rig.engine.submit(replace(request, request_id=name), self._take)
+        self.rig.engine.step()
+
+    def _take(self, delta: Delta) -> None:
+        got = self._got.setdefault(delta.request_id, [])
+        got.extend(delta.token_ids)
+        if delta.finish_reason is not None:
+            self._running -= 1
+            self.num_checked += 1
+            place = int(delta.request_id) % len(self.requests)
+            assert tuple(self._got.pop(delta.request_id)) == self.answers[place]
+
+
+class Scene:
+    """Engine, registry, watcher, canary and sentinel; their threads are done by hand."""
+
+    def __init__(self, root: Path, config: DriftConfig) -> None:
+        limits = replace(LIMITS, num_rows=NUM_ROWS, max_draft_len=1)
+        target = build_target("tiny-mix", seed=1)
+        self.rig = make_rig(target, "block", draft_len=1, limits=limits)
+        self.layout = draft_branch(config_for("block", target), target).layout
+        self.traffic = Traffic(self.rig)
+        self.registry = Registry(root, keep_versions=100)
+        self.now_s = 0.0
+        live = self.rig.engine.parts.live
+        self.canary = Canary(self.rig.slot, live.trial, self.registry, config, lambda: self.now_s)
+        self.watcher = AdapterWatcher(
+            self.registry, self.rig.drafter, self.rig.slot, 1.0, self.canary
+        )
+        self.watcher.load_first()
+        links = Links(
+            live=live,
+            registry=self.registry,
+            trainer=TrainerStatus,
+            look_again=self.watcher.poll,
+            drifted=lambda: None,
+            told=lambda *_: None,
+            canary=self.canary,
+        )
+        self.sentinel = Sentinel(config, links)
+
+    def promote(self, tensors: Mapping[str, Tensor]) -> int:
+        """Publish and put into service, as a gate that was mistaken would."""
+
+        def write(folder: Path) -> None:
+            save_file(dict(tensors), folder / "adapter_model.safetensors")
+            config = {"alpha_pattern": self.layout.alphas()}
+            (folder / "adapter_config.json").write_text(json.dumps(config))
+
+        version = self.registry.publish(write, ManifestFields("", self.layout.drafter))
+        self.registry.promote(version, "test")
+        return version
+
+    def rounds(self) -> int:
+        return self.rig.engine.stats().counts.rounds
+
+    def run(self, until: Callable[[], bool], most: int) -> int:
+        """Rounds until it holds, or about ``most``; threads look after each step."""
+        start = self.rounds()
+        while self.rounds() - start < most and not until():
+            self.watcher.poll()
+            self.traffic.step()
+            self.sentinel.look()
+        return self.rounds() - start
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "adapters", DriftConfig())
+
+
+def drafted_rounds(scene: Scene) -> Counter[int]:
+    """Rounds with a proposal by the version that the traces name."""
+    rounds = [one for trace in scene.rig.traces for one in trace.rounds]
+    return Counter(one.adapter_version for one in rounds if one.proposed_ids)
+
+
+def test_twenty_planted_bad_adapters_get_no_more_than_their_share_and_are_gone_in_200_rounds(
+    scene: Scene,
+) -> None:
+    """Rounds of both versions together are counted; answers are those of plain decoding."""
+    target = scene.rig.engine.parts.target
+    good = fitted(target, scene.traffic.texts)
+    first = scene.promote(good)
+    scene.run(lambda: scene.rig.engine.stats().adapter_version == first, 2000)
+    assert scene.rig.engine.stats().adapter_version == first
+    sorts: dict[str, int] = {}
+    for sort, tensors in planted(target, good, scene.traffic.texts):
+        sorts[sort] = sorts.get(sort, 0) + 1
+        before = scene.rig.slot.canary_rounds
+        bad = scene.promote(tensors)
+        if sort == "not finite":
+            scene.run(lambda: False, 50)
+            assert scene.rig.slot.counts()["refused"] == sorts[sort]
+            scene.registry.rollback("it was refused")
+            scene.run(lambda: False, 50)
+            assert scene.rig.slot.canary_rounds == before
+            continue
+        taken = scene.run(lambda bad=bad: scene.registry.current() != bad, 200)
+        assert scene.registry.current() == first, sort
+        assert scene.rig.slot.canary_rounds - before <= SHARE * taken, sort
+        assert scene.rig.engine.stats().adapter_version == first
+        event = scene.registry.history()[-1]
+        assert (event.act, event.replaced) == (Act.ROLLBACK, bad)
+        assert f"canary: version {bad} accepts 0." in event.reason
+    assert sum(sorts.values()) == 20
+    assert scene.canary.view().decisions == {"settled": 1, "rolled_back": 18, "left": 0}
+    assert scene.rig.slot.counts() == {"swapped": 1, "refused": 2}
+    assert scene.traffic.num_checked > 50
+    drafted = drafted_rounds(scene)
+    assert drafted.pop(first) > 1000
+    assert max(number for version, number in drafted.items() if version) <= SHARE * 200
+
+
+def test_good_adapters_get_through_one_after_the_other(scene: Scene) -> None:
+    """Equal ones too: what settles is what is not worse."""
+    target = scene.rig.engine.parts.target
+    good = fitted(target, scene.traffic.texts)
+    for tensors in (good, scaled(good, 1.0), fitted(target, scene.traffic.texts, steps=30)):
+        version = scene.promote(tensors)
+        taken = scene.run(lambda v=version: scene.rig.engine.stats().adapter_version == v, 2000)
+        assert scene.rig.engine.stats().adapter_version == version
+        assert taken >= 8 / SHARE  # half of canary_min_proposals, for one that is clearly better
+        acts = [(one.act, one.version) for one in scene.registry.history()[-2:]]
+        assert acts == [(Act.CANARY, version), (Act.SETTLE, version)]
+    scene.run(lambda: False, 300)
+    assert drafted_rounds(scene)[version] > 100
+    view = scene.canary.view()
+    assert (view.version, view.decisions["settled"]) == (0, 3)
+    assert view.canary.tried >= 3 * 8
+    assert view.control.tried >= view.canary.tried
+
+
+def test_without_traffic_a_version_waits_so_long_and_no_longer(scene: Scene) -> None:
+    version = scene.promote(fitted(scene.rig.engine.parts.target, scene.traffic.texts, steps=1))
+    scene.watcher.poll()
+    scene.rig.engine.step()
+    scene.now_s = 299.0
+    scene.sentinel.look()
+    assert scene.canary.version == version
+    scene.now_s = 300.0
+    scene.sentinel.look()
+    scene.rig.engine.step()
+    assert scene.canary.version is None
+    assert scene.rig.engine.stats().adapter_version == version
+    assert "0 first proposals" in scene.registry.history()[-1].reason
+
+
+class Small:
+    """Registry, watcher and canary over a drafter that drafts nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self.registry = Registry(root)
+        self.restart()
+
+    def restart(self) -> None:
+        self.drafter = FakeDrafter()
+        self.slot = AdapterSlot(self.drafter, lambda: 0.0)
+        self.counts = TrialCounts()
+        self.canary = Canary(self.slot, self.counts, self.registry, DriftConfig(), lambda: 0.0)
+        self.watcher = AdapterWatcher(self.registry, self.drafter, self.slot, 0.01, self.canary)
+        self.watcher.load_first()
+
+    def poll(self) -> tuple[int, int | None]:
+        """The version in charge and the canary after a look of everybody."""
+        self.canary.look()
+        self.watcher.poll()
+        self.slot.swap_if_staged()
+        return self.slot.adapter_version, self.slot.canary_version
+
+    def show(self, canary: int, base: int, *, hits: bool) -> None:
+        """Proposals that decide a trial."""
+        for _ in range(20):
+            self.counts.add(Turn.CANARY, canary, "a", float(hits))
+            self.counts.add(Turn.CONTROL, base, "a", 1.0)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    return Small(tmp_path / "adapters")
+
+
+def test_a_restart_in_the_middle_of_a_trial_begins_it_again(small: Small) -> None:
+    publish(small.registry)
+    assert small.poll() == (0, 1)
+    small.show(1, 0, hits=True)
+    assert small.poll() == (1, None)
+    publish(small.registry)
+    assert small.poll() == (1, 2)
+    small.restart()
+    assert small.slot.adapter_version == 1
+    assert small.poll() == (1, 2)
+    small.show(2, 1, hits=True)
+    assert small.poll() == (2, None)
+    small.restart()  # it was decided
+    assert small.poll() == (2, None)
+
+
+def test_of_versions_promoted_during_a_trial_the_newest_waits_for_its_end(small: Small) -> None:
+    for _ in range(2):
+        publish(small.registry)
+        assert small.poll() == (0, 1)
+    publish(small.registry)
+    assert small.poll() == (0, 1)
+    small.show(1, 0, hits=True)
+    assert small.poll() == (1, 3)  # 2 is passed over
+
+
+def test_a_version_that_fails_while_a_newer_one_waits_is_never_returned_to(small: Small) -> None:
+    publish(small.registry)
+    small.poll()
+    publish(small.registry)
+    small.show(1, 0, hits=False)
+    assert small.poll() == (0, 2)
+    assert small.registry.current() == 2
+    assert Act.DISMISS in [one.act for one in small.registry.history()]
+    small.show(2, 0, hits=False)
+    assert small.poll() == (0, None)
+    assert small.registry.current() == 0
+
+
+def test_a_rollback_by_hand_ends_a_trial_at_once_and_promoting_0_too(small: Small) -> None:
+    publish(small.registry)
+    small.poll()
+    small.registry.rollback("a person")
+    assert small.poll() == (0, None)
+    publish(small.registry)
+    small.poll()
+    small.show(2, 0, hits=True)
+    assert small.poll() == (2, None)
+    small.registry.promote(0, "a person")
+    assert small.poll() == (0, None)
+    assert small.canary.view().decisions == {"settled": 1, "rolled_back": 0, "left": 1}
+
+
+def test_a_version_that_was_in_charge_is_returned_to_without_a_trial(small: Small) -> None:
+    for version in (1, 2):
+        publish(small.registry)
+        small.poll()
+        small.show(version, version - 1, hits=True)
+        assert small.poll() == (version, None)
+    small.registry.rollback("a person")
+    assert small.poll() == (1, None)
+
+
+def test_history_that_cannot_be_written_stops_no_trial(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    publish(small.registry)
+    monkeypatch.setattr(small.registry, "note", full)
+    assert small.poll() == (0, 1)
+    small.show(1, 0, hits=True)
+    assert small.poll() == (1, None)
+
+
+@pytest.mark.parametrize(("hits", "charge"), [(True, 1), (False, 0)])
+def test_a_trial_ends_while_the_registry_is_away_and_makes_no_new_one(
+    small: Small, tmp_path: Path, hits: bool, charge: int
+) -> None:
+    publish(small.registry)
+    small.poll()
+    (tmp_path / "adapters").rename(tmp_path / "away")
+    small.show(1, 0, hits=hits)
+    assert small.poll() == (charge, None)
+    assert not (tmp_path / "adapters").exists()
+    (tmp_path / "away").rename(tmp_path / "adapters")
+    assert small.poll() == (charge, None)
+
+
+def test_a_canary_that_the_drafter_cannot_load_is_rolled_back(small: Small) -> None:
+    publish(small.registry)
+    small.poll()
+    load = small.drafter.load
+
+    def broken(weights):  # type: ignore[no-untyped-def]
+        if weights.adapter_version == 1:
+            raise RuntimeError("planted")
+        load(weights)
+
+    small.drafter.load = broken  # type: ignore[method-assign]
+    for _ in range(16):
+        small.slot.take_turn(1)
+    assert small.poll() == (0, None)
+    assert small.registry.current() == 0
+    assert small.slot.counts() == {"swapped": 0, "refused": 1}
+    assert small.canary.view().canary == FirstCounts()
