@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import reference_docs
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -54,3 +56,26 @@ def test_every_page_of_docs_is_named_in_the_readme_or_by_a_page_that_is() -> Non
                 reached.add(path)
                 queue.append(path)
     assert {path.name for path in (ROOT / "docs").glob("*.md")} == {path.name for path in reached}
+
+
+def test_the_reference_is_built_without_a_warning_and_holds_what_rooms_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone.md").write_text("of a room that was removed")
+    assert reference_docs.main(tmp_path) == 0
+    assert capsys.readouterr().err == ""
+    index = (tmp_path / "index.md").read_text()
+    linked = set(re.findall(r"\]\(([^)]+)\)", index))
+    assert linked == {path.name for path in tmp_path.iterdir()} - {"index.md"}
+    assert "#### `append`" in (tmp_path / "dvi.replay.md").read_text()
+
+
+def test_an_exported_name_without_a_docstring_is_a_warning() -> None:
+    page = reference_docs.page("dvi.replay")
+    assert reference_docs.warnings("dvi.replay", page) == []
+    without = page.replace("### `open_store`", "")
+    assert reference_docs.warnings("dvi.replay", without) == [
+        "dvi.replay.open_store has no docstring"
+    ]
+    (line,) = reference_docs.warnings("dvi.replay", page + "\n```\n")
+    assert "left open" in line

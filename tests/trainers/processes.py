@@ -28,6 +28,9 @@ from trainers.status import read_status
 
 DEADLINE_S = 120.0  # of anything waited for; it takes a second on a free core
 CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    ["tests.trainers.processes", "tests.trainers.two_ranks", "accelerate"]
+)
 
 
 def run_service(config_path: str, log_path: str) -> None:

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.trainers.two_ranks import first_gradients
+from tests.trainers.processes import CONTEXT, DEADLINE_S
+from tests.trainers.two_ranks import first_gradients, run_rank
 from trainers.ranks import ONE
 
 
-def test_two_processes_compute_the_gradients_of_one(tmp_path: Path) -> None:
+def by_fork(folder: Path) -> None:
+    """Two processes with the variables that a launcher gives them, everything imported already."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = [CONTEXT.Process(target=run_rank, args=(rank, port, folder)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(DEADLINE_S)
+    assert [process.exitcode for process in processes] == [0, 0]
+
+
+def by_torchrun(folder: Path) -> None:
+    """The launcher itself: each of three processes imports everything."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     done = subprocess.run(
-        [*launcher, "--standalone", "-m", "tests.trainers.two_ranks", str(tmp_path)],
+        [*launcher, "--standalone", "-m", "tests.trainers.two_ranks", str(folder)],
         env={**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -27,6 +43,14 @@ def test_two_processes_compute_the_gradients_of_one(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("launch", [by_fork, pytest.param(by_torchrun, marks=pytest.mark.slow)])
+def test_two_processes_compute_the_gradients_of_one(
+    launch: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))  # processes of other tests may come from here
+    launch(tmp_path)
     told = json.loads((tmp_path / "report.json").read_text())
     assert told["ranks"] == [[0, 2], [1, 2]]
     expected, report = first_gradients(ONE)

@@ -20,7 +20,6 @@ from dvi.config.io import dump_config
 from dvi.replay import default_url, open_store
 from dvi.types import Trace
 from tests.trainers.processes import (
-    CONTEXT,
     ServiceWorld,
     kill,
     make_model,
@@ -48,7 +47,6 @@ def service(
 ) -> Iterator[ServiceWorld]:
     """A state folder of its own; every row fits into the newest ones, so that none is sampled."""
     monkeypatch.setenv("DVI_HOME", str(tmp_path / "home"))
-    CONTEXT.set_forkserver_preload(["tests.trainers.processes"])
     world = make_service_world(tmp_path / "state", model[0], newest_rows=200, steps_per_trace=2.0)
     yield world
     world.store.close()

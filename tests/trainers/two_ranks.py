@@ -1,4 +1,4 @@
-"""A program for torchrun: the gradients and the report of one step, written by rank 0."""
+"""A program for a launcher: the gradients and the report of one step, written by rank 0."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ def main(folder: Path) -> None:
         save_file(grads, folder / "grads.safetensors")
         text = json.dumps({"ranks": everybody, "report": report})
         (folder / "report.json").write_text(text, encoding="utf-8")
+
+
+def run_rank(rank: int, port: int, folder: Path) -> None:
+    """What a launcher does for one of two processes: the variables, then the program."""
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    main(folder)
 
 
 if __name__ == "__main__":
