@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dvi.study.streams import StreamPlan
 
 OBJECTIVES = ("kl", "ce", "lk", "osd", "dvi", "pg")
-DEFAULT = "kl x block"  # what the others are compared with
+DEFAULTS = ("kl x block", "base")  # what others on the same stream are compared with
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import torch
 from dvi.config.home import PACKAGE_DIR, conf_dir
 
 UNUSED = ("audit", "bench", "cli", "demo", "doctor")  # parts of dvi that decide no result
+SHOWING = ("main.py", "measures.py", "report.py", "tables.py")  # of the study: made again each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def source_hash(model: str, common: Sequence[str]) -> str:
         path
         for path in (*package.rglob("*.py"), *(package.parent / "trainers").rglob("*.py"))
         if path.relative_to(package.parent).parts[1] not in UNUSED
+        and (path.parent.name != "study" or path.name not in SHOWING)
     ]
     for path in sorted([*files, *conf_dir().rglob("*.yaml")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dvi.bench.part import Grid, Json, Lines, Section
-from dvi.study.arms import DEFAULT
+from dvi.study.arms import DEFAULTS
 from dvi.study.measures import (
     Spread,
     agreement,
@@ -77,11 +77,11 @@ def _late(result: ArmResult) -> float:
 
 
 def _gain(group: Sequence[ArmResult], base: Sequence[ArmResult]) -> str:
-    """Whole streams against the default on the same stream, seed by seed."""
-    others = {result.seed: result for result in base}
-    pairs = [(result, others[result.seed]) for result in group if result.seed in others]
-    same = [(a, b) for a, b in pairs if _stream(a) == _stream(b)]
-    return spread([_whole(a) - _whole(b) for a, b in same]).shown() if same else "-"
+    """Whole streams against the default learner's on the same requests, seed by seed."""
+    others = {(result.seed, *_stream(result)): _whole(result) for result in base}
+    keys = {result.arm: (result.seed, *_stream(result)) for result in group}
+    gains = [_whole(one) - others[keys[one.arm]] for one in group if keys[one.arm] in others]
+    return spread(gains).shown() if gains else "-"
 
 
 def _stream(result: ArmResult) -> list[str]:
@@ -89,13 +89,14 @@ def _stream(result: ArmResult) -> list[str]:
 
 
 def _alpha_grid(groups: Groups) -> Grid:
+    base = [result for name in DEFAULTS for result in groups.get(name, [])]
     rows = [
         (
             name,
             str(len(group)),
             str(len(group[0].requests)),
             _over_seeds(group, _whole).shown(),
-            _gain(group, groups.get(DEFAULT, [])),
+            _gain(group, base),
             _over_seeds(group, _early).shown(),
             _over_seeds(group, _late).shown(),
             _over_seeds(group, lambda one: one.seconds / len(one.requests)).shown(2),
@@ -103,7 +104,7 @@ def _alpha_grid(groups: Groups) -> Grid:
         for name, group in groups.items()
     ]
     head = (
-        "arm", "seeds", "requests", "alpha", f"vs {DEFAULT}", "requests 21-30", "last quarter",
+        "arm", "seeds", "requests", "alpha", "vs default", "requests 21-30", "last quarter",
         "s a request",
     )  # fmt: skip
     return Grid("acceptance rate alpha, mean over domains, +- deviation over seeds", head, rows)
