@@ -35,7 +35,9 @@ def soak_config(folder: Path) -> DviConfig:
     """A tiny server whose registry has versions 1 and 2 with the same weights."""
     make_model_folder(folder / "tiny")
     config = tiny_config(folder / "tiny", folder / "state")
-    config.decoding = DecodingConfig(adaptive=False)
+    # All of them at once: short drafts in wide rounds make the most requests a second.
+    config.decoding = DecodingConfig(adaptive=False, draft_len=2)
+    config.serving.max_batch_size = Mix(0).concurrency
     opened = open_engine(config)
     layout = draft_branch(config.drafter, opened.engine.parts.target).layout
     tensors = random_tensors(layout, 1, 0.1)
