@@ -14,13 +14,14 @@ from pathlib import Path
 
 import dvi
 from dvi.config import DviConfig
-from dvi.config.home import adapters_dir, replay_url, state_dir
+from dvi.config.home import adapters_dir, replay_url, shared_dir, state_dir
 from dvi.config.io import dump_config, without_secrets
 from dvi.config.secrets import mask
 from dvi.decoding.startup import Outlets
 from dvi.drafting import DRAFTERS
 from dvi.modeling.resolve import resolve_model_path
 from dvi.registry import Registry
+from dvi.replay import check_url
 from dvi.tracking import make_tracker
 from serving.app import make_app
 from serving.auth import AccessRules, access_rules, check_exposure, with_scopes
@@ -128,9 +129,11 @@ class Server:
 
 
 def survey(config: DviConfig, run_dir: Path) -> Plant:
-    """Check access and find the model. ValueError: one line for the user."""
+    """Check access, the store's URL and find the model. ValueError: one line for the user."""
     rules = access_rules(config.serving)
     keep_content = check_exposure(config, rules)
+    if keep_content:
+        check_url(replay_url(config))
     model_path = resolve_model_path(config.model)
     return Plant(config, run_dir, state_dir(config), model_path, rules, keep_content)
 
@@ -164,8 +167,8 @@ def _start_supervisor(plant: Plant, status: TrainerStatusReader) -> Supervisor:
 
 
 def trainer_control(plant: Plant) -> TrainerControl:
-    """The file that the trainer of this state folder looks at."""
-    return TrainerControl(plant.state / "trainer" / "control.json")
+    """The file that the trainer looks at, whichever machine it runs on."""
+    return TrainerControl(shared_dir(plant.config) / "trainer" / "control.json")
 
 
 def _canary(plant: Plant, runtime: Runtime, registry: Registry) -> Canary | None:
@@ -239,7 +242,7 @@ def running_server(plant: Plant) -> Iterator[Server]:
             make_tracker(config.tracking, plant.state, "serve", without_secrets(config))
         )
         privacy = Privacy(
-            user_key(plant.state),
+            user_key(shared_dir(config), earlier=plant.state),
             plant.keep_content,
             has_tenants=len(plant.rules.api_keys) > 1,
         )

@@ -10,11 +10,12 @@ import hashlib
 import hmac
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dvi.config.state_file import settle_state
 
+KEY_FILE = "user_hash.key"
 KEY_BYTES = 32
 
 
@@ -49,19 +50,36 @@ def hash_name(key: bytes, name: str) -> str:
     return hmac.new(key, name.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def user_key(folder: Path) -> bytes:
-    """The secret key of the hashes that stand for users; made once, readable by the owner only."""
-    path = folder / "user_hash.key"
-    if not path.exists():
-        # Complete or absent: half a key after a kill would keep every later server from starting.
-        part = folder / f".user_hash.key.{os.getpid()}"
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(os.urandom(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+def user_key(folder: Path, earlier: Path) -> bytes:
+    """The secret key of the hashes that stand for users; made once, readable by the owner only.
+
+    It lies in ``folder``, where all servers of one registry find it; that of ``earlier``, the state
+    folder, is taken over, so that what was stored before can still be erased by user.
+    """
+    path = folder / KEY_FILE
+    if not path.is_file():
+        before = earlier / KEY_FILE
+        _make_whole(path, _read_key(before) if before.is_file() else os.urandom(KEY_BYTES))
+    return _read_key(path)
+
+
+def _read_key(path: Path) -> bytes:
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes; remove it")
     return key
+
+
+def _make_whole(path: Path, key: bytes) -> None:
+    """Write ``key`` unless another process, on any machine, was first; never a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key)
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            path.hardlink_to(part)
+    finally:
+        part.unlink()

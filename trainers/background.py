@@ -12,12 +12,11 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import torch
 
 from dvi.config import DviConfig
-from dvi.config.home import adapters_dir, replay_url, state_dir
+from dvi.config.home import adapters_dir, replay_url, shared_dir, state_dir
 from dvi.config.io import without_secrets
 from dvi.launch.logs import LineFormatter, literal_secrets
 from dvi.modeling.fingerprint import base_fingerprint
@@ -25,11 +24,12 @@ from dvi.modeling.loading import load_target
 from dvi.modeling.resolve import resolve_model_path
 from dvi.modeling.target import TargetModel
 from dvi.registry import Registry
-from dvi.replay import ReplayStore, ReplayStoreError, open_store
+from dvi.replay import LeaseLost, ReplayStore, ReplayStoreError, is_there, open_store
 from dvi.tracking import make_tracker
 from trainers.build import Ground, build_training
 from trainers.control import CONTROL_FILE, CpuBudget, Pace, read_control
 from trainers.follow import Follower
+from trainers.lease import sole_of_all
 from trainers.process import sole_trainer
 from trainers.status import StatusFile
 from trainers.watch import Outlets, Watch
@@ -45,8 +45,9 @@ ID_BITS = 48  # a manifest keeps the id as a float
 def train_in_background(config: DviConfig, stop: threading.Event, priority: str) -> int:
     """Train until told to stop; the exit status.
 
-    1 where memory ran out: the last checkpoint is whole, and the server starts another trainer from
-    it after a pause. 2 where config, model or checkpoint do not fit.
+    1 where memory ran out (the last checkpoint is whole, and the server starts another trainer from
+    it after a pause) or another machine took over (started again, it stands by). 2 where config,
+    model or checkpoint do not fit.
     """
     start_logging(config)
     set_up_torch(config.trainer.num_threads)
@@ -56,6 +57,9 @@ def train_in_background(config: DviConfig, stop: threading.Event, priority: str)
     except ValueError as error:
         logger.error("%s", str(error).splitlines()[0])
         return 2
+    except LeaseLost as error:
+        logger.warning("%s", error)
+        return 1
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -81,13 +85,18 @@ def serve_training(config: DviConfig, stop: threading.Event) -> None:
             logger.info("replay.log_content=false: there is nothing to learn from")
             stop.wait()
             return
-        target, fingerprint = open_target(config)
         store = wait_for_store(config, stop)
         if store is None:
             return
         stack.enter_context(store)
+        may_write = stack.enter_context(sole_of_all(config, store, stop))
+        if may_write is None:
+            return
+        target, fingerprint = open_target(config)
         registry = Registry(adapters_dir(config), config.registry.keep_versions)
-        training = build_training(config, Ground(target, fingerprint, store, registry, folder))
+        shared = shared_dir(config) / TRAINER_DIR
+        ground = Ground(target, fingerprint, store, registry, shared, may_write=may_write)
+        training = build_training(config, ground)
         for path in training.resume(secrets.randbits(ID_BITS)):
             logger.warning("checkpoint %s is damaged: passed over", path.name)
         tracker = stack.enter_context(
@@ -102,7 +111,7 @@ def serve_training(config: DviConfig, stop: threading.Event) -> None:
 
 def make_pace(config: DviConfig) -> Pace:
     """The server's wishes and the cap on CPU time."""
-    path = state_dir(config) / TRAINER_DIR / CONTROL_FILE
+    path = shared_dir(config) / TRAINER_DIR / CONTROL_FILE
     share, cores = config.trainer.max_cpu_share, config.trainer.num_threads
     budget = CpuBudget(share * cores, time.monotonic, time.process_time)
     return Pace(lambda: read_control(path), budget.pause_s if share < 1 else float)
@@ -131,15 +140,14 @@ def open_target(config: DviConfig) -> tuple[TargetModel, str]:
 def wait_for_store(config: DviConfig, stop: threading.Event) -> ReplayStore | None:
     """The replay store once the server has made it; None when told to stop before."""
     url, said = replay_url(config), ""
-    file = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
     while not stop.is_set():
-        if file is None or file.exists():
-            try:
+        try:
+            if is_there(url):
                 return open_store(url, config.replay)
-            except ReplayStoreError as error:
-                if str(error) != said:
-                    said = str(error)
-                    logger.warning("waiting: %s", said)
+        except ReplayStoreError as error:
+            if str(error) != said:
+                said = str(error)
+                logger.warning("waiting: %s", said)
         stop.wait(config.trainer.poll_interval_s)
     return None
 

@@ -5,6 +5,7 @@ Owns the wiring; does not know files, locks or time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dvi.config import DviConfig, TrainerConfig
 from dvi.modeling.target import TargetModel
 from dvi.registry import Registry
 from dvi.replay import ReplayStore
-from trainers.checkpoint import CheckpointReader, CheckpointStore, Identity
+from trainers.checkpoint import CheckpointReader, CheckpointStore, Identity, free_to_write
 from trainers.draft import Draft, make_draft
 from trainers.gate import GateRule
 from trainers.intake import Intake
@@ -36,6 +37,7 @@ class Ground:
     registry: Registry
     checkpoint_dir: Path
     ranks: Ranks = ONE
+    may_write: Callable[[], None] = free_to_write  # asked before every checkpoint and turn
 
 
 def build_training(config: DviConfig, ground: Ground) -> Training:
@@ -53,7 +55,7 @@ def build_training(config: DviConfig, ground: Ground) -> Training:
             intake=intake,
             rows=Rows(ground.store, intake, ground.target.spec.num_token_ids),
             versions=Versions(ground.registry, draft, ground.base_fingerprint),
-            checkpoints=checkpoints(ground.checkpoint_dir),
+            checkpoints=checkpoints(ground.checkpoint_dir, ground.may_write),
             identity=Identity(ground.base_fingerprint, drafter_identity(config, draft)),
             gate=GateRule(config.trainer.gate_confidence, max(1, config.decoding.draft_len)),
         ),

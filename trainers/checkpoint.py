@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,20 @@ class Checkpoint:
     lineage: tuple[LineageEntry, ...]
 
 
+def free_to_write() -> None:
+    """The check where nobody else could be writing."""
+
+
 class CheckpointStore:
     """Numbered checkpoint files of one folder; one writer (the trainer's lock sees to it)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, may_write: Callable[[], None] = free_to_write) -> None:
         self.folder = folder
+        self.may_write = may_write  # raises where another machine may be writing
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a new file, complete or absent, then drop all but the newest two."""
+        self.may_write()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         files = self._files()
         number = self._number(files[-1]) + 1 if files else 1

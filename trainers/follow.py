@@ -60,7 +60,8 @@ class Follower:
     def turn(self) -> bool:
         """Look for rows, gate if due, one step if paid for; False when there was nothing to do.
 
-        While paused nothing is read and nothing changes: rows wait in the store.
+        LeaseLost ends the training: what was not saved is another's to do. While paused nothing is
+        read and nothing changes: rows wait in the store.
         """
         training, watch = self.training, self.watch
         wishes = self.pace.wishes()
@@ -72,6 +73,7 @@ class Follower:
             self.num_drifts = wishes.num_drifts
             training.hurry()
         try:
+            training.require_turn()
             is_busy = training.take_new(MAX_NEW_ROWS) > 0
             if training.is_gate_due():
                 publication = training.publish()

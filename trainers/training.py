@@ -85,6 +85,10 @@ class Training:
         self.probe_rate = 0.0  # agreement of the version in service on the probe set
         self.probe = ProbeSet(parts.rows.store)
 
+    def require_turn(self) -> None:
+        """Raise LeaseLost where another machine trains now, ReplayStoreError if nobody knows."""
+        self.parts.checkpoints.may_write()
+
     def take_new(self, max_rows: int) -> int:
         """Admit new rows and take their pay; returns how many were read, 0 at the store's end."""
         new = self.parts.rows.take_new(max_rows)

@@ -20,12 +20,11 @@ from dvi.config.home import adapters_dir, replay_url
 from dvi.decoding.batch import Result, decode_batch
 from dvi.decoding.startup import NotDeterministic, OpenEngine, open_engine
 from dvi.registry import Registry
-from dvi.replay import open_store
+from dvi.replay import is_there, open_store
 from dvi.types import DecodeRequest, SamplingParams, Trace
 
 log = logging.getLogger(__name__)
 
-_SQLITE = "sqlite:///"
 _LEAST_CONTEXT = 64
 
 
@@ -42,7 +41,7 @@ class Compared:
 def read_stored(config: DviConfig) -> list[Trace]:
     """The traces to audit; none where there is no store yet. Creates nothing."""
     url = replay_url(config)
-    if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).is_file():
+    if not is_there(url):
         return []
     with open_store(url, config.replay) as store:
         return newest_traces(store, config.audit, time.time())

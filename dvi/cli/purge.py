@@ -14,10 +14,10 @@ from datetime import datetime
 from dvi.cli.args import UsageError
 from dvi.cli.out import print_json
 from dvi.config import DviConfig
-from dvi.config.home import adapters_dir, state_dir
+from dvi.config.home import adapters_dir, shared_dir
 from dvi.registry import Registry
 from dvi.replay import ReplayStore, Selection
-from serving.state_folder import hash_name, user_key
+from serving.state_folder import KEY_FILE, hash_name, user_key
 
 _UNITS_S = {"h": 3600.0, "d": 86400.0}
 
@@ -41,10 +41,10 @@ def selection_of(config: DviConfig, flags: Mapping[str, str]) -> Selection:
     before, user = flags.get("--before"), flags.get("--user")
     hashed = None
     if user is not None:
-        folder = state_dir(config)
-        if not (folder / "user_hash.key").is_file():
-            raise UsageError(f"--user: no user_hash.key in {folder}, where the server keeps it")
-        hashed = hash_name(user_key(folder), user)
+        folder = shared_dir(config)
+        if not (folder / KEY_FILE).is_file():
+            raise UsageError(f"--user: no {KEY_FILE} in {folder}, where the server keeps it")
+        hashed = hash_name(user_key(folder, earlier=folder), user)
     selection = Selection(
         stored_before_s=None if before is None else parse_time(before, time.time()),
         request_id=flags.get("--request"),
@@ -94,5 +94,5 @@ def _tell(
             print(f"adapter versions that may have learned from them: {names}")
             print("weights do not unlearn: roll back with dvi adapters promote N (0 is untrained)")
     if not overwritten:
-        print("a reader keeps old bytes in the store's log: run it again", file=sys.stderr)
+        print("a reader keeps old bytes in the store's files: run it again", file=sys.stderr)
     return 0 if overwritten else 1

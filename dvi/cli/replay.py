@@ -19,20 +19,15 @@ from dvi.cli.table import BY_NAME
 from dvi.config import DviConfig
 from dvi.config.home import replay_url
 from dvi.config.secrets import mask
-from dvi.replay import ReplayStats, ReplayStore, open_store
+from dvi.replay import ReplayStats, ReplayStore, is_there, open_store
 from dvi.replay.walk import acceptance
 from dvi.types import AcceptanceCounts
 
-_SQLITE = "sqlite:///"
 _OWN_FLAGS = {
     "stats": {"--json"},
     "export": {"--to", "--redact", "--json"},
     "purge": {"--before", "--request", "--user", "--yes", "--dry-run", "--json"},
 }
-
-
-def _is_missing(url: str) -> bool:
-    return url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).is_file()
 
 
 def _age(time_s: float | None) -> str:
@@ -101,7 +96,7 @@ def run(arguments: list[str]) -> int:
     path = _target(flags) if action == "export" else Path()
     config = config_with_state(words, command)
     url = replay_url(config)
-    if _is_missing(url):
+    if not is_there(url):
         print(f"no replay store at {mask(url)} yet: `dvi serve` makes it", file=sys.stderr)
         if "--json" in flags:
             print_json(None)

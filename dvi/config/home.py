@@ -75,6 +75,15 @@ def adapters_dir(config: DviConfig) -> Path:
     return Path(config.registry.path).expanduser().absolute()
 
 
+def shared_dir(config: DviConfig) -> Path:
+    """Where servers of one registry find each other's files; absolute.
+
+    `registry.path` where it is set, else the state folder: the key of the user hashes, the
+    trainer's checkpoints, and what the admin asks of the trainer.
+    """
+    return state_dir(config) if config.registry.path is None else adapters_dir(config)
+
+
 def replay_url(config: DviConfig) -> str:
     """SQLAlchemy URL of the replay store: the key, else DVI_REPLAY_URL, else SQLite in state_dir.
 

@@ -5,21 +5,22 @@ Reads and creates nothing; knows neither ports nor models.
 
 from __future__ import annotations
 
-import importlib.util
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from dvi.config import DviConfig
 from dvi.config.home import adapters_dir, replay_url, state_dir
 from dvi.config.secrets import mask
 from dvi.config.state_file import read_state
-from dvi.doctor.finding import Finding, fault, ok, warning
+from dvi.doctor.finding import Finding, fault, ok
 from dvi.registry import Registry
+from dvi.replay import ReplayStoreError, StoreUrlError, is_there
+from dvi.replay.address import DRIVER, INSTALL
 from dvi.replay.schema import SCHEMA_VERSION
 
 SQLITE = "sqlite:///"
+EXAMPLE = f"export DVI_REPLAY_URL=postgresql+{DRIVER}://USER:PASSWORD@HOST/NAME"
 CHECKED_BYTES = 256 << 20  # larger files are opened only: reading a GB takes seconds
 
 
@@ -46,10 +47,19 @@ def check_store(config: DviConfig) -> Finding:
     url = replay_url(config)
     if url.startswith(SQLITE):
         return _check_sqlite(Path(url.removeprefix(SQLITE)))
-    driver = urlsplit(url).scheme.partition("+")[2] or "psycopg2"
-    if importlib.util.find_spec(driver) is None:
-        return fault("store", f"{mask(url)} needs the package {driver}", f"pip install {driver}")
-    return warning("store", f"{mask(url)} is reached when the server starts; not checked here")
+    try:
+        there = is_there(url)
+    except StoreUrlError as error:
+        return fault("store", str(error), INSTALL if INSTALL in str(error) else EXAMPLE)
+    except ReplayStoreError as error:
+        return fault("store", str(error), f"psql {_for_psql(url)}   (until it answers)")
+    if not there:
+        return ok("store", f"{mask(url)} answers and holds no store yet: `dvi serve` makes it")
+    return ok("store", f"{mask(url)} answers")
+
+
+def _for_psql(url: str) -> str:
+    return mask(url).replace(f"+{DRIVER}://", "://", 1)
 
 
 def _check_sqlite(path: Path) -> Finding:

@@ -3,7 +3,9 @@
 Owns traces on disk; does not know who decodes or who trains.
 """
 
+from dvi.replay.address import check_url
 from dvi.replay.database import is_there
+from dvi.replay.lease import Lease, LeaseLost
 from dvi.replay.rows import (
     AppendResult,
     Cursor,
@@ -13,6 +15,7 @@ from dvi.replay.rows import (
     RowKey,
     Selection,
     StoredTrace,
+    StoreUrlError,
     WriterCounts,
     advance,
 )
@@ -22,16 +25,20 @@ from dvi.replay.writer import TraceWriter, new_writer_name
 __all__ = [
     "AppendResult",
     "Cursor",
+    "Lease",
+    "LeaseLost",
     "PurgeResult",
     "ReplayStats",
     "ReplayStore",
     "ReplayStoreError",
     "RowKey",
     "Selection",
+    "StoreUrlError",
     "StoredTrace",
     "TraceWriter",
     "WriterCounts",
     "advance",
+    "check_url",
     "default_url",
     "is_there",
     "new_writer_name",

@@ -19,7 +19,7 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from dvi.replay.rows import ReplayStoreError
+from dvi.replay.rows import ReplayStoreError, StoreUrlError
 
 EXPECTED = "expected sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME"
 DRIVER = "psycopg"
@@ -28,23 +28,23 @@ _BACKENDS = ("sqlite", "postgresql")
 _MAX_LINE = 300
 
 
-def parse(url: str) -> URL:
+def check_url(url: str) -> URL:
     """The URL of a store that server and trainer can share.
 
-    ReplayStoreError for a URL that means nothing, another database, or a driver that is missing.
+    StoreUrlError for a URL that means nothing, another database, or a driver that is missing.
     """
     try:
         parsed = make_url(url)
         parsed.get_dialect()
     except ValueError as error:  # its text may be a part of the password
-        raise ReplayStoreError(f"replay.url: the port is no number; {EXPECTED}") from error
+        raise StoreUrlError(f"replay.url: the port is no number; {EXPECTED}") from error
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
-        raise ReplayStoreError(f"replay.url: {_first_line(error)}; {EXPECTED}") from error
+        raise StoreUrlError(f"replay.url: {_first_line(error)}; {EXPECTED}") from error
     backend = parsed.get_backend_name()
     if backend not in _BACKENDS:
-        raise ReplayStoreError(f"replay.url: {backend} is not supported; {EXPECTED}")
+        raise StoreUrlError(f"replay.url: {backend} is not supported; {EXPECTED}")
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise ReplayStoreError("replay.url: server and trainer need a file, not a memory database")
+        raise StoreUrlError("replay.url: server and trainer need a file, not a memory database")
     if backend == "postgresql":
         _require_driver(parsed)
     return parsed
@@ -52,14 +52,14 @@ def parse(url: str) -> URL:
 
 def _require_driver(url: URL) -> None:
     if url.get_driver_name() != DRIVER:
-        raise ReplayStoreError(
+        raise StoreUrlError(
             f"replay.url: the driver is {DRIVER}, not {url.get_driver_name()}: write "
             f"postgresql+{DRIVER}://"
         )
     try:
         importlib.import_module(DRIVER)
     except ImportError as error:  # the package, or the client library under it
-        raise ReplayStoreError(
+        raise StoreUrlError(
             f"replay.url: PostgreSQL needs {DRIVER} ({_first_line(error)}): {INSTALL}"
         ) from error
 

@@ -14,11 +14,19 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select
 from sqlalchemy.engine import URL
 
-from dvi.replay.address import one_line_errors, parse
+from dvi.replay.address import check_url, one_line_errors
 from dvi.replay.dialect import Storage
 from dvi.replay.postgres import Server, with_limits
 from dvi.replay.rows import ReplayStoreError
-from dvi.replay.schema import SCHEMA_VERSION, leases, metadata, purges, schema_info, totals
+from dvi.replay.schema import (
+    SCHEMA_VERSION,
+    TRAINER,
+    leases,
+    metadata,
+    purges,
+    schema_info,
+    totals,
+)
 from dvi.replay.sqlite import SqliteFile
 
 
@@ -104,7 +112,7 @@ class Database:
 
 def open_database(url: str, max_bytes: int) -> Database:
     """Open, making file and tables where missing; ReplayStoreError says in one line why not."""
-    parsed = parse(url)
+    parsed = check_url(url)
     with one_line_errors():
         database = Database(*_connect(parsed, max_bytes))
         try:
@@ -117,7 +125,7 @@ def open_database(url: str, max_bytes: int) -> Database:
 
 def is_there(url: str) -> bool:
     """Whether a store has been made at ``url``; makes nothing. ReplayStoreError as in opening."""
-    parsed = parse(url)
+    parsed = check_url(url)
     if parsed.get_backend_name() == "sqlite":
         assert parsed.database is not None
         return Path(parsed.database).is_file()
@@ -154,6 +162,7 @@ def _ensure_schema(connection: Connection, url: URL) -> str:
         connection.execute(insert(schema_info).values(version=SCHEMA_VERSION, store_id=store_id))
         connection.execute(insert(totals).values(id=1, rows=0, bytes=0, kept_rows=0, kept_bytes=0))
         connection.execute(insert(purges).values(id=1, count=0))
+        connection.execute(insert(leases).values(name=TRAINER, holder="", term=0, beat=0))
         return store_id
     row = connection.execute(select(schema_info.c.version, schema_info.c.store_id)).one()
     if row.version > SCHEMA_VERSION:
@@ -164,5 +173,7 @@ def _ensure_schema(connection: Connection, url: URL) -> str:
     if not inspect(connection).has_table(purges.name):  # a store from before purges were counted
         purges.create(connection)
         connection.execute(insert(purges).values(id=1, count=0))
-    leases.create(connection, checkfirst=True)  # a store from before trainers had a lease
+    if not inspect(connection).has_table(leases.name):  # a store from before trainers had a lease
+        leases.create(connection)
+        connection.execute(insert(leases).values(name=TRAINER, holder="", term=0, beat=0))
     return str(row.store_id)

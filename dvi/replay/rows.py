@@ -18,6 +18,10 @@ class ReplayStoreError(RuntimeError):
     """The store cannot be opened, read or written now; one line, without content or password."""
 
 
+class StoreUrlError(ReplayStoreError, ValueError):
+    """``replay.url`` cannot be used on this machine, whatever the database does; one line."""
+
+
 class RowKey(NamedTuple):
     """Identity of a stored trace for ever: a seq is never given out twice to a writer."""
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 SCHEMA_VERSION = 1
+TRAINER = "trainer"  # the one lease there is
 
 metadata = MetaData()
 

@@ -13,7 +13,7 @@ from typing import Self
 from sqlalchemy import Connection, func, select, update
 
 from dvi.config import ReplayConfig
-from dvi.replay.clock import SteadyClock
+from dvi.replay.clock import SteadyClock, boot_s
 from dvi.replay.database import Database, open_database
 from dvi.replay.encoding import encode
 from dvi.replay.eviction import (
@@ -26,6 +26,7 @@ from dvi.replay.eviction import (
     stored_before,
 )
 from dvi.replay.inserting import NewRow, insert_rows, lock_writer, without_duplicates
+from dvi.replay.lease import Lease
 from dvi.replay.reading import (
     FetchedRow,
     decoded_in_order,
@@ -184,6 +185,10 @@ class ReplayStore:
         file_bytes = self._database.file_bytes()
         with self._database.reading() as connection:
             return read_stats(connection, file_bytes)
+
+    def lease(self, holder: str, clock: Callable[[], float] = boot_s) -> Lease:
+        """The right to train, of which one of all machines has the only one; not taken yet."""
+        return Lease(self._database, holder, clock)
 
     def close(self) -> None:
         """Close all connections; the store is done."""

@@ -27,7 +27,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("DVI_REPLAY_URL", raising=False)
     folder = tmp_path / "state"
     folder.mkdir()
-    key = user_key(folder)
+    key = user_key(folder, folder)
     with open_store(f"sqlite:///{folder / 'replay.sqlite'}", ReplayConfig()) as store:
         for name, user in (("r1", "ann"), ("r2", "ann"), ("r3", "bob")):
             store.append("w", [replace(make_trace(name), user_hash=hash_name(key, user))])
