@@ -44,4 +44,4 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def database(cluster: Cluster) -> str:
     """The URL of an empty PostgreSQL database."""
-    return cluster.new_database()
+    return cluster.empty_database()

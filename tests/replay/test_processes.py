@@ -37,7 +37,7 @@ def follow(store: ReplayStore, num_rows: int, timeout_s: float = 30.0) -> list[R
 
 
 def test_a_reader_beside_writing_processes_skips_and_repeats_nothing(place: Place) -> None:
-    names, num = ("a", "b", "c"), 40
+    names, num = ("a", "b", "c"), 20
     with make_store(place):
         pass
     processes = [CONTEXT.Process(target=_append_many, args=(place, n, num)) for n in names]
