@@ -79,3 +79,16 @@ def test_an_exported_name_without_a_docstring_is_a_warning() -> None:
     ]
     (line,) = reference_docs.warnings("dvi.replay", page + "\n```\n")
     assert "left open" in line
+
+
+def test_pictures_are_small_and_found_from_the_page_itself() -> None:
+    shown = 0
+    for page in PAGES:
+        for target in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            path = (
+                page.parent / target
+            )  # relative: read in a checkout, a mirror, or an unpacked sdist
+            assert path.read_bytes().startswith(b"\x89PNG"), target
+            assert path.stat().st_size < 150_000, target
+            shown += 1
+    assert shown >= 2
