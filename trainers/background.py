@@ -45,9 +45,9 @@ ID_BITS = 48  # a manifest keeps the id as a float
 def train_in_background(config: DviConfig, stop: threading.Event, priority: str) -> int:
     """Train until told to stop; the exit status.
 
-    1 where memory ran out (the last checkpoint is whole, and the server starts another trainer from
-    it after a pause) or another machine took over (started again, it stands by). 2 where config,
-    model or checkpoint do not fit.
+    1 where memory ran out or the folder cannot be used now (the last checkpoint is whole, and the
+    server starts another trainer from it after a pause) or another machine took over (started
+    again, it stands by). 2 where config, model or checkpoint do not fit.
     """
     start_logging(config)
     set_up_torch(config.trainer.num_threads)
@@ -57,6 +57,9 @@ def train_in_background(config: DviConfig, stop: threading.Event, priority: str)
     except ValueError as error:
         logger.error("%s", str(error).splitlines()[0])
         return 2
+    except OSError as error:
+        logger.error("%s: training goes on after a restart", error)
+        return 1
     except LeaseLost as error:
         logger.warning("%s", error)
         return 1

@@ -1,8 +1,8 @@
 """``python -m trainers.service CONFIG_JSON``: the trainer's process, started by the server.
 
-Owns the exit status: 0 when told to stop, 1 with one line when memory ran out, 2 with one when
-something does not fit. Imports nothing heavy at its top: torch takes seconds, in which the process
-already is a good neighbour (lowest priority) and no orphan. Does not know what a training
+Owns the exit status: 0 when told to stop, 1 with one line when memory or disk did not do it, 2 with
+one when something does not fit. Imports nothing heavy at its top: torch takes seconds, in which the
+process already is a good neighbour (lowest priority) and no orphan. Does not know what a training
 stands on.
 """
 

@@ -104,7 +104,7 @@ def _check_after_kill(place: Place, last: int) -> int:
 
 
 def test_kill_9_loses_no_committed_trace(tmp_path: Path) -> None:
-    kill_rounds(tmp_path, num_rounds=4, seed=0)
+    kill_rounds(tmp_path, num_rounds=5, seed=0)
 
 
 @pytest.mark.slow
