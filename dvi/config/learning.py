@@ -65,7 +65,9 @@ class DataConfig:
 class ReplayConfig:
     """The trace store. It holds prompts and answers as token ids."""
 
-    url: str | None = option(None, "SQLAlchemy URL; null is replay.sqlite in state_dir")
+    url: str | None = option(
+        None, "sqlite:///PATH or postgresql+psycopg://...; null is replay.sqlite in state_dir"
+    )
     max_bytes: int = option(1 << 30, "live row bytes; the oldest rows leave first", low=1 << 16)
     max_age_days: float = option(30.0, "rows older than this are erased", low=0)
     log_content: bool | None = option(
@@ -124,7 +126,9 @@ class TrainerConfig:
 class RegistryConfig:
     """Adapter versions on disk."""
 
-    path: str | None = option(None, "folder; null is adapters in state_dir")
+    path: str | None = option(
+        None, "folder, shared by all machines that share a store; null is adapters in state_dir"
+    )
     keep_versions: int = option(20, "versions kept; the live one and its parents stay", low=2)
     poll_interval_s: float = option(0.5, "how often the server looks for a new version", low=0.01)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dvi.config import DviConfig
+from dvi.config.home import shared_dir
 from dvi.launch.compose import compose_config
 from dvi.launch.request import LaunchRequest
 from serving.auth import AccessRules, check_exposure
@@ -101,9 +102,10 @@ def test_an_example_composes_and_is_allowed_to_serve_with_a_key(name: str) -> No
     assert "password" not in page.lower().replace("user:password@host", "")
 
 
-def test_exactly_one_of_several_machines_trains() -> None:
+def test_several_machines_share_what_the_lease_protects() -> None:
     config = compose_example("several_machines")
-    assert not config.trainer.enabled
+    assert config.trainer.enabled
+    assert shared_dir(config) == Path("/srv/dvi/adapters")
     assert config.registry.path is not None
     assert config.replay.url is None  # it holds a password: the environment has it
 
