@@ -12,9 +12,13 @@ function cell(row, text, kind = "td") {
   return made;
 }
 
+// What the gate decided by; `dvi adapters show N` has all the rest.
+const DECIDING = /^(?!train).*(agreement|accept|gate_confidence$)/;
+
 function measured(metrics) {
-  return Object.entries(metrics)
-    .map(([name, value]) => `${name} ${Number(value).toFixed(3)}`).join(", ") || "-";
+  return Object.entries(metrics).filter(([name]) => DECIDING.test(name))
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${Number(value).toFixed(2)}`)
+    .join(", ") || "-";
 }
 
 function date(seconds) {

@@ -34,6 +34,14 @@ from dvi.registry import ManifestFields, Registry
 from serving.server import Server, running_server, survey
 from tests.drafting.rows import random_tensors
 
+MEASURED = {
+    "candidate_agreement": 0.5,
+    "gate_confidence": 0.96,
+    "gate_confidence_wanted": 0.8,
+    "train_agreement": 0.7,
+    "training_id": 2.2e14,
+}
+
 
 def tiny_config(model: Path, state: Path) -> DviConfig:
     """Deterministic, so that answers are equal bits whatever runs beside them; no trainer; a
@@ -93,7 +101,8 @@ def publish_random(live: Live, seed: int, *, scale: float = 1.0, promote: bool =
         (folder / "adapter_config.json").write_text(json.dumps(config))
 
     registry = Registry(live.server.plant.state / "adapters")
-    version = registry.publish(write, ManifestFields(drafter.base_fingerprint, layout.drafter))
+    fields = ManifestFields(drafter.base_fingerprint, layout.drafter, metrics=MEASURED)
+    version = registry.publish(write, fields)
     if promote:
         registry.promote(version, "test")
     return version

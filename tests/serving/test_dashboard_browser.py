@@ -87,6 +87,12 @@ def test_an_answer_is_streamed_with_each_token_marked_by_who_proposed_it(
     assert live.server.metrics.counts.view().opted_out == written + 1
 
 
+def test_a_version_shows_what_the_gate_decided_by(browser: Any, live: Live) -> None:
+    with open_tab(browser, live.server.url) as tab:
+        said = tab.until("#adapters tbody tr:first-child", "agreement").split("\t")
+    assert "candidate agreement 0.50, gate confidence 0.96" in said
+
+
 def test_promoting_and_rolling_back_ask_first(browser: Any, live: Live) -> None:
     with open_tab(browser, live.server.url) as tab:
         page: Any = tab.page
