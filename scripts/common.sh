@@ -61,7 +61,7 @@ ensure_postgres() {
     fi
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         say "Installing PostgreSQL for the tests of the shared store (apt-get install postgresql)."
-        if { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+        if { timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 240 \
             apt-get install -y -qq --no-install-recommends postgresql; } >/dev/null 2>&1; then
             return 0
         fi
