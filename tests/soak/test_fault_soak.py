@@ -59,7 +59,9 @@ def soak_config(folder: Path) -> DviConfig:
 def sample(plant: Plant, samples: Samples, stop: threading.Event) -> None:
     while not stop.wait(SAMPLE_S):
         try:
-            samples.resident.setdefault(plant.pid, []).append(resident_bytes(plant.pid))
+            pid = plant.pid
+            if size := resident_bytes(pid):  # 0 just after a kill
+                samples.resident.setdefault(pid, []).append(size)
         except (OSError, IndexError):
             continue  # just killed
         sizes = [path.stat().st_size for path in store_files(plant) if path.exists()]
