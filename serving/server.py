@@ -19,6 +19,7 @@ from dvi.config.io import dump_config, without_secrets
 from dvi.config.secrets import mask
 from dvi.decoding.startup import Outlets
 from dvi.drafting import DRAFTERS
+from dvi.drafting.ground import learned_kind
 from dvi.modeling.resolve import resolve_model_path
 from dvi.registry import Registry
 from dvi.replay import check_url
@@ -176,7 +177,7 @@ def _canary(plant: Plant, runtime: Runtime, registry: Registry) -> Canary | None
     drift = plant.config.drift
     if not drift.canary_share or not drift.guard_confidence:
         return None
-    if not DRAFTERS[plant.config.drafter.kind].takes_turns:
+    if not DRAFTERS[learned_kind(plant.config.drafter)].takes_turns:
         return None
     return Canary(runtime.slot, runtime.engine.parts.live.trial, registry, drift)
 

@@ -18,8 +18,8 @@ import torch
 from dvi.config import DviConfig
 from dvi.config.home import adapters_dir, replay_url, shared_dir, state_dir
 from dvi.config.io import without_secrets
+from dvi.drafting.ground import draft_fingerprint
 from dvi.launch.logs import LineFormatter, literal_secrets
-from dvi.modeling.fingerprint import base_fingerprint
 from dvi.modeling.loading import load_target
 from dvi.modeling.resolve import resolve_model_path
 from dvi.modeling.target import TargetModel
@@ -124,7 +124,7 @@ def open_target(config: DviConfig) -> tuple[TargetModel, str]:
     """The shallow part of the target as the server loads it, and the base's fingerprint."""
     drafter = config.drafter
     path = resolve_model_path(config.model)
-    block_layer = drafter.exit_layer if drafter.block_layer is None else drafter.block_layer
+    base = draft_fingerprint(path, config)
     target = load_target(
         path,
         config.model,
@@ -133,9 +133,6 @@ def open_target(config: DviConfig) -> tuple[TargetModel, str]:
         layers="shallow",
         max_context_len=config.serving.max_context_len,
         block_layer=drafter.block_layer,
-    )
-    base = base_fingerprint(
-        path, drafter.exit_layer, block_layer, quantization=config.model.quantization
     )
     return target, base
 

@@ -22,7 +22,7 @@ from trainers.learner import Learner
 from trainers.memory import Memory
 from trainers.ranks import ONE, Ranks
 from trainers.rows import Rows
-from trainers.shallow import ShallowStates
+from trainers.shallow import DraftInputs, EmbeddedIds, ShallowStates
 from trainers.training import Training, TrainingParts
 from trainers.versions import Versions
 
@@ -69,11 +69,13 @@ def make_learner(
     """A learner with room for one batch of whole windows."""
     trainer = config.trainer
     rows = max(trainer.batch_size, trainer.max_holdout_traces, trainer.min_holdout_traces)
-    shallow = ShallowStates(target, rows, trainer.max_seq_len)
+    inputs: DraftInputs = ShallowStates(target, rows, trainer.max_seq_len)
+    if draft.branch.embedding is not None:
+        inputs = EmbeddedIds(target, draft.branch.embedding, rows)
     objective = replace(
         config.objective, lk_mode=config.objective.lk_mode or config.decoding.verification
     )
-    return Learner(draft, shallow, objective, trainer, ranks)
+    return Learner(draft, inputs, objective, trainer, ranks)
 
 
 def make_intake(config: TrainerConfig, seed: int) -> Intake:

@@ -22,7 +22,7 @@ from trainers.optimizer import DraftOptimizer
 from trainers.ranks import ONE, Ranks
 from trainers.reports import StepReport, mean_report
 from trainers.scoring import Score, ScoredLogits, add_scores, score_batch
-from trainers.shallow import ShallowStates
+from trainers.shallow import DraftInputs
 from trainers.subset import step_columns
 
 MAX_LOGITS = 1 << 26  # entries of one logits tensor, 256 MB in float32; its gradient is another
@@ -38,18 +38,18 @@ class Learner:
     def __init__(
         self,
         draft: Draft,
-        shallow: ShallowStates,
+        inputs: DraftInputs,
         objective: ObjectiveConfig,
         config: TrainerConfig,
         ranks: Ranks = ONE,
     ) -> None:
         self.ranks = ranks
         self.draft = draft
-        self.shallow = shallow
+        self.inputs = inputs
         self.objective = objective
         self.config = config
         self.optimizer = DraftOptimizer(draft.module, config)
-        self.max_positions = max(1, MAX_LOGITS // shallow.target.spec.num_token_ids)
+        self.max_positions = max(1, MAX_LOGITS // inputs.target.spec.num_token_ids)
         self.num_steps = 0
         self.num_dropped = 0
         self.baseline = 0.0  # moving average of rewards
@@ -72,11 +72,11 @@ class Learner:
     def score(self, traces: Sequence[Trace], version: int) -> Score:
         """The score of the draft's present values, which ``version`` is or will be."""
         scores = []
-        num_ids = self.shallow.target.spec.num_token_ids
-        for batch in self._batches(traces, version, self.shallow.num_rows):
+        num_ids = self.inputs.target.spec.num_token_ids
+        for batch in self._batches(traces, version, self.inputs.num_rows):
             vocab = self.draft.vocab
-            rows = None if vocab is None else vocab.ids.to(self.shallow.target.device)
-            logits = self.draft.logits(self.shallow.compute(batch), batch, rows)
+            rows = None if vocab is None else vocab.ids.to(self.inputs.target.device)
+            logits = self.draft.logits(self.inputs.compute(batch), batch, rows)
             scores.append(score_batch(ScoredLogits(logits, rows, num_ids), batch, version))
         return add_scores(scores)
 
@@ -94,7 +94,7 @@ class Learner:
         reports = []
         for batch in shares[self.ranks.rank]:
             rows = None if columns is None else columns.ids
-            hidden = self.shallow.compute(batch)
+            hidden = self.inputs.compute(batch)
             with self.ranks.autocast():
                 logits = self.draft.logits(hidden, batch, rows)  # [P, R]
             report = total_loss(
@@ -119,5 +119,5 @@ class Learner:
             max_traces=max_traces,
             max_positions=self.max_positions,
         )
-        device = self.shallow.target.device
+        device = self.inputs.target.device
         return [make_batch(group, max_seq_len, version, device) for group in groups]

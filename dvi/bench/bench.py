@@ -117,7 +117,7 @@ class Bench:
         kind = self.config.drafter.kind
         if kind == "none":
             return []
-        return ["block", "memory", "auto"] if kind == "auto" else [kind]
+        return [self.config.drafter.learned, "memory", "auto"] if kind == "auto" else [kind]
 
     @contextmanager
     def engine(self, shape: EngineShape) -> Iterator[Subject]:

@@ -38,7 +38,8 @@ def measure(bench: Bench) -> Section:
         configured = bench.drafts()[-1:]
         kinds = bench.drafts() if cell == CELLS[0] else configured
         if config.bench.adapters is None:  # a learned draft alone, untrained, says nothing
-            kinds = [kind for kind in kinds if kind != "block" or kind in configured]
+            learned = config.drafter.learned
+            kinds = [kind for kind in kinds if kind != learned or kind in configured]
         with engine_runners(bench, kinds, cell.batch_size, fitting) as runners:
             checked = [one.name for one in runners[1:]]
             results.append(run_cell(bench, runners, fitting, cell, checked=checked, bound=bound))

@@ -76,7 +76,7 @@ def _warm_up(
         kind = runner.subject.config.drafter.kind
         if version is not None and _learns(kind):
             load_version(runner.subject, bench.run_dir / "adapters", version)
-        if kind == "none" or (kind == "block" and kind != _kind(bench)):
+        if kind == "none" or (kind == bench.config.drafter.learned and kind != _kind(bench)):
             continue
         log.info("%s serves the first %d requests", runner.name, len(items))
         runner.run([item.ids for item in items], how)

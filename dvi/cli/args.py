@@ -22,6 +22,7 @@ _WITH_VALUE = (
     "--request",
     "--user",
     "--to",
+    "--layers",
 )
 _SHORT = {
     "-c": "--cfg",

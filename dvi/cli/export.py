@@ -24,6 +24,7 @@ from dvi.drafting.export import config_of_version, draft_as_model, module_names
 from dvi.drafting.module import DraftModule
 from dvi.drafting.version import checked_tensors
 from dvi.modeling.hf_export import write_causal_lm
+from dvi.modeling.pair import draft_folder
 from dvi.modeling.resolve import resolve_model_path
 from dvi.modeling.target import TargetModel
 from dvi.registry import Registry
@@ -33,7 +34,7 @@ NOTE = """\
 # Draft of {model}, adapter version {version}
 
 A plain causal LM of {layers} layers in {dtype}, a draft for speculative decoding: it answers
-nothing well by itself. `DRAFT` is this folder{inside}, `TARGET` the model that it was taken from:
+nothing well by itself. `DRAFT` is this folder{inside}, `TARGET` the model that it drafts for:
 {target}
 
 vLLM:
@@ -63,7 +64,8 @@ the adapter on nothing else.
 class Export:
     """One version on its target; ``tensors`` None is the untrained draft."""
 
-    source: Path  # the target's folder
+    source: Path  # whose config and tokenizer are written: the target's or the draft model's folder
+    served: Path  # the target's folder
     target: TargetModel
     branch: DraftBranch
     version: int
@@ -97,7 +99,9 @@ def open_version(config: DviConfig, version: int) -> Export:
     target, fingerprint = open_target(config)
     branch = draft_branch(config.drafter, target)
     tensors = None if adapter is None else checked_tensors(adapter, branch.layout, fingerprint)
-    return Export(resolve_model_path(config.model), target, branch, version, tensors)
+    served = resolve_model_path(config.model)
+    source = draft_folder(config.drafter) if branch.layers else served
+    return Export(source, served, target, branch, version, tensors)
 
 
 def write_folder(folder: Path, export: Export, *, with_peft: bool) -> None:
@@ -132,9 +136,10 @@ def _note(export: Export, *, with_peft: bool) -> str:
     note = NOTE.format(
         model=export.source.name,
         version=export.version,
-        layers=export.target.exit_layer + (export.branch.block is not None),
+        layers=len(export.branch.layers)
+        or export.target.exit_layer + (export.branch.block is not None),
         dtype=str(export.target.dtype).removeprefix("torch."),
-        target=export.source,
+        target=export.served,
         inside=", merged (`merge_and_unload` below and save)" if with_peft else "",
     )
     return note + (PEFT_NOTE if with_peft else "")

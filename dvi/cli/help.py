@@ -21,6 +21,7 @@ _FLAG_MEANING = {
     "--multirun": "run a sweep: key=a,b,c",
     "--to": "with export: the folder to write, new or empty; of replay a new Parquet file",
     "--redact": "with export: counts a round only, no content; alpha comes out the same",
+    "--layers": "with draft: which layers of the model are kept, in this order",
     "--peft": "with export: the untrained model as base/ and the adapter on it as adapter/",
     "--before": "rows stored before a date, a time, or an age (2026-01-31, 36h, 30d)",
     "--request": "rows of this request id, as the response's id or X-Request-Id says",

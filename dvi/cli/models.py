@@ -1,15 +1,18 @@
-"""`dvi models`: models that need no hub, fetched once into DVI_HOME/models.
+"""`dvi models`: models that need no hub, fetched once into DVI_HOME/models, and drafts of them.
 
-Owns the rows it prints; does not know how a model is converted.
+Owns the rows it prints; does not know how a model is converted or shortened.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 from dvi.cli.args import UsageError, sort_words, take_action
 from dvi.cli.out import Cell, print_json, print_table
 from dvi.cli.table import BY_NAME
+from dvi.config import ModelConfig
 from dvi.config.home import models_dir
 from dvi.modeling.fetch import KNOWN_MODELS, fetch_model, is_fetched
 
@@ -40,8 +43,25 @@ def _list(as_json: bool) -> int:
     return 0
 
 
+def _draft(bare: list[str], layers: str | None) -> int:
+    """A folder with some layers of a model, for drafter=model."""
+    if layers is None or len(bare) not in (1, 2) or not re.fullmatch(r"\d+(,\d+)*", layers):
+        raise UsageError("usage: dvi models draft DIR --layers 0,1 [MODEL]")
+    # Imported here: torch takes seconds, and listing models must not pay for it.
+    from dvi.modeling.resolve import resolve_model_path
+    from dvi.modeling.shorten import keep_layers
+
+    config = ModelConfig(path=bare[1]) if len(bare) == 2 else ModelConfig()
+    folder = Path(bare[0]).expanduser().absolute()
+    kept = [int(index) for index in layers.split(",")]
+    num_bytes = keep_layers(resolve_model_path(config), kept, folder)
+    _say(f"{len(kept)} layers of {config.path}, {num_bytes >> 20} MB")
+    print(folder)
+    return 0
+
+
 def run(arguments: list[str]) -> int:
-    """List or fetch. ValueError for an unknown name, OSError or RuntimeError for a failed fetch."""
+    """List, fetch or draft. ValueError: one line; OSError or RuntimeError: a failed fetch."""
     command = BY_NAME["models"]
     words = sort_words(arguments, command)
     action = take_action(words, command)
@@ -51,6 +71,8 @@ def run(arguments: list[str]) -> int:
         if words.bare:
             raise UsageError(f"usage: {command.usage}")
         return _list("--json" in words.flags)
+    if action == "draft":
+        return _draft(words.bare, words.flags.get("--layers"))
     if len(words.bare) != 1:
         raise UsageError(f"usage: dvi models fetch NAME, one of {', '.join(KNOWN_MODELS)}")
     name = words.bare[0]

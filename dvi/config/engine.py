@@ -39,7 +39,17 @@ class DrafterConfig:
     """The draft branch. Every kind reads only what it needs."""
 
     kind: str = option(
-        "auto", "who proposes tokens", choices=("auto", "block", "head", "memory", "none")
+        "auto",
+        "who proposes tokens",
+        choices=("auto", "block", "head", "model", "memory", "none"),
+    )
+    learned: str = option(
+        "block",
+        "drafter=auto: the learned draft beside the memory",
+        choices=("block", "head", "model"),
+    )
+    path: str | None = option(
+        None, "the model of drafter=model: local folder, name of `dvi models list`, or hub id"
     )
     exit_layer: int = option(2, "k, number of shallow layers under the draft", low=1)
     block_layer: int | None = option(
@@ -48,8 +58,10 @@ class DrafterConfig:
     zero_block_output: bool = option(
         True, "start with the block's two output projections at zero (learns far sooner)"
     )
-    lora_rank: int = option(32, "LoRA rank on the block's matrices", low=1)
-    lora_alpha: float = option(64.0, "LoRA alpha on the block's matrices", low=0)
+    lora_rank: int = option(32, "LoRA rank on the matrices of the block or draft model", low=1)
+    lora_alpha: float = option(
+        64.0, "LoRA alpha on the matrices of the block or draft model", low=0
+    )
     head_lora_rank: int = option(16, "LoRA rank on the output head", low=1)
     head_lora_alpha: float = option(16.0, "LoRA alpha on the output head", low=0)
     draft_vocab_size: int | None = option(

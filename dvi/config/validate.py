@@ -91,11 +91,22 @@ def _check_together(config: DviConfig) -> None:
             f"`decoding.draft_len` ({decoding.draft_len}) must not be above "
             f"`decoding.max_draft_len` ({decoding.max_draft_len})"
         )
+    drafter = config.drafter
+    if "model" in (drafter.kind, drafter.learned if drafter.kind == "auto" else None):
+        _check_path(drafter.path)
     data = config.data
     if data.kind == "file" and data.path is None:
         raise ConfigError("data=file needs data.path, a Parquet or JSONL file")
     if data.kind != "file" and data.path is not None:
         raise ConfigError(f"`data.path` is read with data=file only, and data is {data.kind}")
+
+
+def _check_path(path: str | None) -> None:
+    if path is None:
+        raise ConfigError(
+            "drafter=model needs drafter.path, a small model with the target's tokenizer; "
+            "`dvi models draft DIR --layers 0,1` makes one from the target"
+        )
 
 
 def from_mapping(data: Mapping[str, Any]) -> DviConfig:

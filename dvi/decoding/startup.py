@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from dvi.config import DrafterConfig, DviConfig
+from dvi.config import DviConfig
 from dvi.decoding.controller import Controller
 from dvi.decoding.costs import CostProfile
 from dvi.decoding.engine import Engine, EngineParts
@@ -31,6 +31,7 @@ from dvi.decoding.slot import AdapterSlot
 from dvi.drafting import Drafter
 from dvi.drafting.auto import sources_of
 from dvi.drafting.factory import make_drafter
+from dvi.drafting.ground import draft_fingerprint, learned_kind
 from dvi.drift import AcceptanceDrift
 from dvi.modeling.fingerprint import base_fingerprint, system_fingerprint
 from dvi.modeling.loading import load_target
@@ -101,7 +102,7 @@ def engine_on(
     ``costs`` None: measured or remembered, as the config says.
     """
     target, tokenizer = loaded.target, loaded.tokenizer
-    base = draft_fingerprint(loaded.path, config.drafter, config.model.quantization)
+    base = draft_fingerprint(loaded.path, config)
     # An answer depends on the target alone: its hash must not move with the draft's k and source.
     verification = Verification(config.decoding.verification)
     answers = system_fingerprint(
@@ -155,7 +156,8 @@ def costs_from_config(
 
 def machine_of(config: DviConfig, limits: EngineLimits, fingerprint: str) -> str:
     """Names all that decides what passes cost; ``fingerprint`` is that of target and draft base."""
-    draft = f"{config.drafter.kind} {config.drafter.exit_layer} {config.drafter.draft_vocab_size}"
+    drafter = config.drafter
+    draft = f"{learned_kind(drafter)} {drafter.exit_layer} {drafter.draft_vocab_size}"
     bounds = Bounds(limits.num_rows, limits.max_draft_len)
     return machine_fingerprint(fingerprint, draft, bounds)
 
@@ -179,12 +181,6 @@ def load_checked_target(path: Path, config: DviConfig) -> TargetModel:
     )
     require_determinism(target)
     return target
-
-
-def draft_fingerprint(path: Path, config: DrafterConfig, quantization: str) -> str:
-    """Hash of the base that adapters of this drafter config are trained for."""
-    source = config.exit_layer if config.block_layer is None else config.block_layer
-    return base_fingerprint(path, config.exit_layer, source, quantization=quantization)
 
 
 def require_determinism(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dvi.config import DviConfig
 from dvi.config.secrets import mask
+from dvi.doctor.draft import check_draft
 from dvi.doctor.environment import (
     check_device,
     check_disk,
@@ -32,6 +33,7 @@ def examine(config: DviConfig) -> list[Finding]:
         check_disk(config),
         check_device(config),
         *check_model(config),
+        *check_draft(config),
         check_folder(config),
         check_store(config),
         check_adapters(config),

@@ -32,7 +32,7 @@ def check_model(config: DviConfig) -> list[Finding]:
         name = config.model.path
         return [warning("model", f"{name} is not downloaded yet: the first `dvi serve` does it")]
     try:
-        settings = _read_json(folder / "config.json")
+        settings = read_json(folder / "config.json")
     except ValueError as error:
         return [fault("model", str(error), _other_model(""))]
     findings = [
@@ -50,7 +50,8 @@ def _other_model(message: str) -> str:
     return command if marker else "dvi models fetch smollm2-135m"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; raises ValueError with one line."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -60,10 +61,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """Files that a model's weights should be in."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = set(_read_json(index).get("weight_map", {}).values())
+        names = set(read_json(index).get("weight_map", {}).values())
         return [folder / str(name) for name in sorted(names)]
     return [folder / "model.safetensors"]
 
@@ -76,7 +78,7 @@ def _check_weights(config: DviConfig, folder: Path, settings: dict[str, Any]) ->
     if architecture not in SUPPORTED:
         message = f"{folder}: {architecture} is not supported ({', '.join(SUPPORTED)})"
         return fault("model", message, _other_model(""))
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         if problem := broken_weights(path):
             return fault("model", problem, again)
     longest = int(settings.get("max_position_embeddings", 1 << 20))
@@ -111,7 +113,7 @@ def _check_tokenizer(folder: Path, settings: dict[str, Any]) -> Finding:
     if not path.is_file():
         return fault("tokenizer", f"{path} is missing", mend)
     try:
-        ids = _token_ids(_read_json(path))
+        ids = _token_ids(read_json(path))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         return fault("tokenizer", f"{path} cannot be read: {error}", mend)
     highest = max(ids)
@@ -131,7 +133,7 @@ def _token_ids(data: dict[str, Any]) -> set[int]:
 
 def _check_template(folder: Path) -> Finding:
     path = folder / "tokenizer_config.json"
-    inside = path.is_file() and bool(_read_json(path).get("chat_template"))
+    inside = path.is_file() and bool(read_json(path).get("chat_template"))
     if inside or (folder / "chat_template.jinja").is_file():
         return ok("template", "the model has a chat template")
     return warning(
@@ -159,7 +161,7 @@ def memory_bytes(config: DviConfig, folder: Path, settings: dict[str, Any]) -> i
     """Bytes of weights and cache: max_batch_size rows of max_context_len and the widest round."""
     item = DTYPE_BYTES[config.model.dtype]
     stored = DTYPE_BYTES.get(str(settings.get("dtype") or settings.get("torch_dtype")), 2)
-    weights = sum(path.stat().st_size for path in _weight_files(folder)) * item // stored
+    weights = sum(path.stat().st_size for path in weight_files(folder)) * item // stored
     heads = int(settings.get("num_attention_heads", 1))
     kv_heads = int(settings.get("num_key_value_heads") or heads)
     head_dim = int(settings.get("head_dim") or settings.get("hidden_size", 0) // heads)

@@ -10,22 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dvi.config import DrafterConfig
 from dvi.drafting.base import Drafter, DraftRequest, DraftWeights, Proposal
-from dvi.drafting.block import make_block_drafter
-from dvi.drafting.branch import DrafterRoom
-from dvi.drafting.memory import MemoryDrafter, make_memory_drafter
+from dvi.drafting.memory import MemoryDrafter
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
-from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter
-
-
-def make_auto_drafter(config: DrafterConfig, target: TargetModel, room: DrafterRoom) -> AutoDrafter:
-    """The block kind at version 0 and an empty memory."""
-    return AutoDrafter(
-        make_block_drafter(config, target, room), make_memory_drafter(config, target, room)
-    )
 
 
 class AutoDrafter:

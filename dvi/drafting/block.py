@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dvi.config import DrafterConfig
 from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
-from dvi.drafting.branch import DraftBranch, DrafterRoom, copy_layer
+from dvi.drafting.branch import DraftBranch, DrafterRoom, copy_layer, merged_matrix
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
 from dvi.drafting.readout import Readout, chain, make_readout
 from dvi.drafting.version import checked_tensors, published_acceptance
@@ -81,9 +81,7 @@ def merged_block(branch: DraftBranch, tensors: Mapping[str, Tensor] | None) -> L
     loras = {lora.module: lora for lora in branch.layout.loras}
 
     def merged(module: str) -> Tensor:
-        base, lora = matrices[module], loras[module]
-        update = tensors[lora.name_b] @ tensors[lora.name_a] * lora.scale
-        return (base + update.to(base.device)).to(base.dtype)
+        return merged_matrix(matrices[module], loras[module], tensors)
 
     matrices = adapted_matrices(branch.block)
     return replace(

@@ -1,4 +1,5 @@
-"""A version of a draft as a plain model: shallow layers, the block behind them, norm, own head.
+"""A version of a draft as a plain model: shallow layers, the block behind them, norm, own head;
+or the draft model itself with what it learned.
 
 Owns what becomes of which tensor; does not know file formats. The target's modules keep their
 names in the written model, so an adapter on it is renamed from ``draft_...`` to those.
@@ -16,6 +17,7 @@ from dvi.config import DrafterConfig
 from dvi.drafting.block import merged_block
 from dvi.drafting.branch import DraftBranch
 from dvi.drafting.layout import NORM
+from dvi.drafting.model import merged_layers
 from dvi.modeling.target import TargetModel, TargetWeights
 from dvi.registry.manifest import Adapter
 
@@ -28,7 +30,7 @@ def config_of_version(config: DrafterConfig, adapter: Adapter) -> DrafterConfig:
     return replace(
         config,
         kind=shape.kind,
-        exit_layer=shape.exit_layer,
+        exit_layer=shape.exit_layer or config.exit_layer,  # 0: a draft model, no layers under it
         block_layer=shape.block_layer,
         lora_rank=shape.lora_rank,
         head_lora_rank=shape.head_lora_rank or config.head_lora_rank,
@@ -45,11 +47,16 @@ def draft_as_model(
     Invariant: the head has every row of the target's vocabulary. Tensors may be shared with the
     target: copy before changing.
     """
-    layers = {index: target.layer_weights(index) for index in range(target.exit_layer)}
-    if branch.block is not None:
-        layers[target.exit_layer] = merged_block(branch, tensors)
+    embedding = branch.embedding
+    if embedding is None:
+        embedding = target.embedding
+        layers = {index: target.layer_weights(index) for index in range(target.exit_layer)}
+        if branch.block is not None:
+            layers[target.exit_layer] = merged_block(branch, tensors)
+    else:
+        layers = dict(enumerate(merged_layers(branch, tensors)))
     return TargetWeights(
-        embedding=target.embedding,
+        embedding=embedding,
         layers=layers,
         final_norm=branch.norm if tensors is None else tensors[NORM].to(branch.norm),
         head=_merged_head(branch, tensors),
@@ -58,11 +65,13 @@ def draft_as_model(
 
 def module_names(branch: DraftBranch) -> dict[str, str]:
     """Module path under the draft -> its path in the written model, for all that learns."""
-    block = f"model.layers.{branch.layout.drafter.exit_layer}."
+    learned = f"model.layers.{branch.layout.drafter.exit_layer}."
+    if branch.layers:
+        learned = "model."
     names = {"draft_norm": "model.norm", "draft_head": "lm_head"}
     for lora in branch.layout.loras:
         if lora.module.startswith("draft_block."):
-            names[lora.module] = block + lora.module.removeprefix("draft_block.")
+            names[lora.module] = learned + lora.module.removeprefix("draft_block.")
     return names
 
 

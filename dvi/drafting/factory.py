@@ -1,4 +1,4 @@
-"""The kinds of drafter: a third one is its own file and one line here.
+"""The kinds of drafter: another one is its own file and one line here.
 
 Owns the table and the checks that hold for every kind; does not know how any kind works.
 """
@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dvi.config import DrafterConfig
-from dvi.drafting.auto import make_auto_drafter
+from dvi.drafting.auto import AutoDrafter
 from dvi.drafting.base import Drafter
 from dvi.drafting.block import block_branch, make_block_drafter
 from dvi.drafting.branch import DraftBranch, DrafterRoom
 from dvi.drafting.head import head_branch, make_head_drafter
 from dvi.drafting.memory import make_memory_drafter
+from dvi.drafting.model import make_model_drafter, model_branch
 from dvi.drafting.none import make_no_drafter
 from dvi.modeling.target import TargetModel
 
@@ -30,10 +31,24 @@ class DrafterKind:
     takes_turns: bool = False
 
 
+def make_auto_drafter(config: DrafterConfig, target: TargetModel, room: DrafterRoom) -> AutoDrafter:
+    """The kind of ``drafter.learned`` at version 0 and an empty memory."""
+    learned = DRAFTERS[config.learned].make(config, target, room)
+    return AutoDrafter(learned, make_memory_drafter(config, target, room))
+
+
+def learned_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:
+    """That of ``drafter.learned``."""
+    branch = DRAFTERS[config.learned].branch
+    assert branch is not None, "checked with the config"
+    return branch(config, target)
+
+
 DRAFTERS = {
-    "auto": DrafterKind(make_auto_drafter, block_branch, takes_turns=True),
+    "auto": DrafterKind(make_auto_drafter, learned_branch, takes_turns=True),
     "block": DrafterKind(make_block_drafter, block_branch, takes_turns=True),
     "head": DrafterKind(make_head_drafter, head_branch, takes_turns=True),
+    "model": DrafterKind(make_model_drafter, model_branch),
     "memory": DrafterKind(make_memory_drafter, None),
     "none": DrafterKind(make_no_drafter, None),
 }

@@ -1,6 +1,7 @@
 """The draft branch as a differentiable module: what the trainer optimizes.
 
-Owns module names (they are the adapter's tensor names) and the batched forward; does not know
+Owns module names (with parts.py; they are the adapter's tensor names) and the batched forward of
+h_k; of a draft model, whose first input are embedded ids, see stack.py. Does not know
 PEFT, which wraps it, nor the ragged forward of decoding, which a parity test compares it with.
 Letters: B traces, T padded length, P selected positions, S most selected positions of one trace,
 H hidden width, V ids that exist, D head width.
@@ -15,49 +16,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dvi.drafting.branch import DraftBranch
+from dvi.drafting.parts import (
+    AttentionParts,
+    DraftMlp,
+    FrozenNorm,
+    frozen_linear,
+    split_heads,
+)
+from dvi.drafting.stack import DraftStack
 from dvi.modeling.layer import LayerWeights
 from dvi.modeling.rope import RopeTable
 from dvi.modeling.spec import ModelSpec
 
 
-class FrozenNorm(nn.Module):
-    """RMS norm with a given scale, in float32 or wider."""
-
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight, requires_grad=False)  # [width]
-        self.eps = eps
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[..., width] -> [..., width], same dtype."""
-        wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-        normed = F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.eps)
-        return normed.to(hidden.dtype)
-
-
-def frozen_linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """An ``nn.Linear`` over given storage, which nothing here ever writes."""
-    out_features, in_features = weight.shape
-    linear = nn.Linear(in_features, out_features, bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias, requires_grad=False)
-    return linear
-
-
-class DraftAttention(nn.Module):
+class DraftAttention(AttentionParts):
     """Causal attention whose keys and values are frozen and whose queries are selected."""
-
-    def __init__(self, weights: LayerWeights, spec: ModelSpec, rope: RopeTable) -> None:
-        super().__init__()
-        self.q_proj = frozen_linear(weights.q, weights.q_bias)
-        self.k_proj = frozen_linear(weights.k, weights.k_bias)
-        self.v_proj = frozen_linear(weights.v, weights.v_bias)
-        self.o_proj = frozen_linear(weights.o, weights.o_bias)
-        self.q_norm = optional_norm(weights.q_norm, spec.norm_eps)
-        self.k_norm = optional_norm(weights.k_norm, spec.norm_eps)
-        self.head_dim = spec.head_dim
-        self.rope = rope
 
     def forward(self, normed: Tensor, positions: Tensor, select: Tensor) -> Tensor:
         """[B, T, H], [B, T], [P, 2] -> [P, H]: what the block adds at the selected positions.
@@ -66,9 +39,9 @@ class DraftAttention(nn.Module):
         """
         trace, index = select.unbind(1)  # [P] each
         with torch.no_grad():
-            keys = self._heads(self.k_norm, self.k_proj(normed), positions)  # [B, T, Hkv, D]
+            keys = self.turned(self.k_norm, self.k_proj(normed), positions)  # [B, T, Hkv, D]
             values = split_heads(self.v_proj(normed), self.head_dim)
-        queries = self._heads(
+        queries = self.turned(
             self.q_norm, self.q_proj(normed[trace, index]), positions[trace, index]
         )  # [P, Hq, D]
         counts = torch.bincount(trace, minlength=len(normed))  # [B]
@@ -88,37 +61,6 @@ class DraftAttention(nn.Module):
             enable_gqa=True,
         )  # [B, Hq, S, D]
         return cast(Tensor, self.o_proj(mixed.transpose(1, 2)[trace, slot].flatten(1)))
-
-    def _heads(self, norm: nn.Module, projected: Tensor, positions: Tensor) -> Tensor:
-        heads = norm(split_heads(projected, self.head_dim))  # [..., heads, D]
-        cos, sin = self.rope.rows(positions, int(positions.max()) + 1)  # [..., D]
-        turned = heads.roll(self.head_dim // 2, -1)  # the table's sin carries the sign
-        return torch.addcmul(heads * cos.unsqueeze(-2), turned, sin.unsqueeze(-2))
-
-
-def split_heads(projected: Tensor, head_dim: int) -> Tensor:
-    """[..., heads * D] -> [..., heads, D]."""
-    return projected.view(*projected.shape[:-1], -1, head_dim)
-
-
-def optional_norm(weight: Tensor | None, eps: float) -> nn.Module:
-    """The norm, or the identity where the family has none."""
-    return nn.Identity() if weight is None else FrozenNorm(weight, eps)
-
-
-class DraftMlp(nn.Module):
-    """Gated MLP of the block."""
-
-    def __init__(self, weights: LayerWeights) -> None:
-        super().__init__()
-        self.gate_proj = frozen_linear(weights.gate)
-        self.up_proj = frozen_linear(weights.up)
-        self.down_proj = frozen_linear(weights.down)
-
-    def forward(self, normed: Tensor) -> Tensor:
-        """[P, H] -> [P, H]."""
-        gated = F.silu(self.gate_proj(normed)) * self.up_proj(normed)
-        return cast(Tensor, self.down_proj(gated))
 
 
 class DraftBlock(nn.Module):
@@ -148,10 +90,12 @@ class NoBlock(nn.Module):
 
 
 def draft_block(branch: DraftBranch) -> nn.Module:
-    """The branch's block over its tensors, or the identity."""
+    """What the branch runs before its norm: layers of a model, a block, or nothing."""
+    rope = RopeTable(branch.spec, branch.head.dtype, branch.head.device)
+    if branch.layers:
+        return DraftStack(branch.layers, branch.spec, rope)
     if branch.block is None:
         return NoBlock()
-    rope = RopeTable(branch.spec, branch.head.dtype, branch.head.device)
     return DraftBlock(branch.block, branch.spec, rope)
 
 

@@ -28,9 +28,15 @@ def checked_tensors(
         raise AdapterRefused(
             f"version {version} is for {manifest.drafter}, this is {layout.drafter}"
         )
-    alphas = adapter.adapter_config.get("alpha_pattern")
-    if alphas != layout.alphas():
-        raise AdapterRefused(f"version {version} has alphas {alphas}, expected {layout.alphas()}")
+    alphas = adapter.adapter_config.get("alpha_pattern") or {}
+    expected = layout.alphas()
+    differing = [one for one in {**expected, **alphas} if alphas.get(one) != expected.get(one)]
+    if differing:
+        first = differing[0]
+        raise AdapterRefused(
+            f"version {version} has alpha {alphas.get(first)} on {first}, "
+            f"expected {expected.get(first)} ({len(differing)} differ)"
+        )
     layout.check(adapter.tensors)
     return adapter.tensors
 

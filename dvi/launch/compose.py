@@ -89,10 +89,16 @@ def _with_absolute_paths(config: DviConfig) -> DviConfig:
     config.audit.prompts = _absolute(config.audit.prompts)
     config.bench.prompts = _absolute(config.bench.prompts)
     config.bench.adapters = _absolute(config.bench.adapters)
-    model = Path(config.model.path).expanduser()
-    if model.is_dir() and os.sep in config.model.path:
-        config.model.path = str(model.absolute())
+    config.model.path = _absolute_folder(config.model.path)
+    if config.drafter.path is not None:
+        config.drafter.path = _absolute_folder(config.drafter.path)
     return config
+
+
+def _absolute_folder(name: str) -> str:
+    """A folder's whole path; names of fetched models and hub ids stay as they are."""
+    folder = Path(name).expanduser()
+    return str(folder.absolute()) if folder.is_dir() and os.sep in name else name
 
 
 def to_config(composed: DictConfig, secrets: Mapping[str, str]) -> DviConfig:

@@ -86,6 +86,13 @@ def read_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
+def read_dtype(folder: Path) -> torch.dtype:
+    """What the weights are stored in, as the config says; float32 where it does not."""
+    raw = _read_json(folder / "config.json")
+    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
+    return {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(name, torch.float32)
+
+
 def count_ids(tokenizer: Any) -> int:
     """One more than the largest id that stands for a token."""
     vocab: dict[str, int] = tokenizer.get_vocab()

@@ -6,6 +6,7 @@ the source folder's own architecture, with fewer layers and a head of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +41,28 @@ LAYER_NAMES = {  # field of LayerWeights -> name under model.layers.N
 def write_causal_lm(source: Path, weights: TargetWeights, folder: Path) -> None:
     """Write ``weights`` to ``folder`` with config, tokenizer and defaults of the model ``source``.
 
-    Layers are 0, 1, ... without a gap. Embedding and head are stored apart, also where the source
-    ties them: a draft's head is its own.
+    Layers are 0, 1, ... without a gap. Embedding and head are stored apart where they are two
+    tensors, also where the source ties them: a trained draft's head is its own.
     """
     hf_logging.disable_progress_bar()
-    config = _config(source, len(weights.layers))
+    is_tied = weights.head is weights.embedding
+    config = _config(source, len(weights.layers), {"tie_word_embeddings": is_tied})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=weights.embedding.dtype)
     model.load_state_dict(_named(weights), strict=True, assign=True)
+    model.tie_weights()  # where the config says so
     if (source / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(source, local_files_only=True)
     model.save_pretrained(folder)
     read_tokenizer(source).save_pretrained(folder)
 
 
-def _config(source: Path, num_layers: int) -> Any:
+def _config(source: Path, num_layers: int, changes: Mapping[str, Any]) -> Any:
     """The source's config for so many layers. Kinds of attention are listed a layer."""
     config = AutoConfig.from_pretrained(source, local_files_only=True)
     settings = config.to_dict()
     settings["num_hidden_layers"] = num_layers
-    settings["tie_word_embeddings"] = False
+    settings.update(changes)
     if settings.get("layer_types"):
         settings["layer_types"] = settings["layer_types"][:num_layers]
     return type(config).from_dict(settings)

@@ -5,6 +5,7 @@ Owns which layers are loaded and in which dtype on which device; does not know f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,8 @@ import torch
 
 from dvi.config import ModelConfig
 from dvi.modeling.hf import read_spec, read_weights
-from dvi.modeling.linear import Quantization
+from dvi.modeling.linear import Quantization, choose_kernels
+from dvi.modeling.spec import ModelSpec
 from dvi.modeling.target import TargetModel, TargetWeights, make_target
 
 RESERVE_BYTES = 2**30  # for the cache of keys and values, the draft, the trainer beside it
@@ -48,6 +50,29 @@ def load_target(
         quantization=Quantization(config.quantization),
         packed_copy=wants_packed_copy(config.packed_weights, weights, available_bytes()),
     )
+
+
+def load_draft_model(path: Path, target: TargetModel, max_context_len: int) -> TargetModel:
+    """A whole model beside ``target`` in its dtype, on its device; raises ModelRefused.
+
+    Its tokens must be the target's (``check_pair``); rows beyond them are padding.
+    """
+    spec = read_spec(path, max_context_len)
+    weights = read_weights(path, spec, range(spec.num_layers), target.dtype, target.device)
+    return make_draft_model(weights, spec, target)
+
+
+def make_draft_model(weights: TargetWeights, spec: ModelSpec, target: TargetModel) -> TargetModel:
+    """A model that is not split: all its layers are shallow. Never quantized, as drafts are not."""
+    assert spec.vocab_size >= target.spec.num_token_ids, "checked by check_pair"
+    kernels = choose_kernels(
+        target.dtype,
+        target.device,
+        quantization=Quantization.NONE,
+        deterministic=target.deterministic,
+    )
+    known = replace(spec, num_token_ids=target.spec.num_token_ids)
+    return TargetModel(weights, known, spec.num_layers, kernels)
 
 
 def wants_packed_copy(choice: str, weights: TargetWeights, available: int | None) -> bool:

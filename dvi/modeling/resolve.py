@@ -37,17 +37,17 @@ HUB_ANSWER_TIMEOUT_S = 12.0  # name lookup and retries included: the user reads 
 T = TypeVar("T")
 
 
-def resolve_model_path(config: ModelConfig) -> Path:
+def resolve_model_path(config: ModelConfig, key: str = "model.path") -> Path:
     """The folder of ``config.path``: a fetched name, a local folder, or a hub id.
 
-    Raises ModelRefused with one line that says what to do.
+    Raises ModelRefused with one line that says what to do; ``key`` is what the user wrote it as.
     """
-    return _local(config.path) or _from_hub(config.path, config.revision)
+    return _local(config.path, key) or _from_hub(config.path, config.revision)
 
 
-def local_model_path(config: ModelConfig) -> Path | None:
+def local_model_path(config: ModelConfig, key: str = "model.path") -> Path | None:
     """The same without the network: None for a hub id that is not in the local cache."""
-    folder = _local(config.path)
+    folder = _local(config.path, key)
     if folder is not None:
         return folder
     try:
@@ -56,7 +56,7 @@ def local_model_path(config: ModelConfig) -> Path | None:
         return None
 
 
-def _local(name: str) -> Path | None:
+def _local(name: str, key: str) -> Path | None:
     """The folder of a fetched name or a local folder, None for a hub id; else ModelRefused."""
     fetched = models_dir() / name
     if name in KNOWN_MODELS and not is_fetched(fetched):
@@ -73,7 +73,7 @@ def _local(name: str) -> Path | None:
     if "/" in name or name.startswith((".", "~")):
         raise ModelRefused(f"model folder {folder} does not exist")
     raise ModelRefused(
-        f"model.path={name!r} is no folder, no name that `dvi models list` shows and no hub id "
+        f"{key}={name!r} is no folder, no name that `dvi models list` shows and no hub id "
         f"(owner/name); known names: {', '.join(KNOWN_MODELS)}"
     )
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from dvi.config import DviConfig
-from dvi.decoding.startup import Loaded, draft_fingerprint, load_model
+from dvi.decoding.startup import Loaded, load_model
+from dvi.drafting.ground import draft_fingerprint
 from dvi.launch.compose import compose_config
 from dvi.launch.request import LaunchRequest
 from dvi.registry import Registry
@@ -88,14 +89,14 @@ def run_arm(arm: Arm, kit: Kit) -> ArmResult:
     recording = kit.recordings[plan.temperature]
     stream = [cut(recording[one], arm.setting.top_ids) for one in plan.requests(arm.seed)]
     _require_whole(stream, config.trainer.max_seq_len)
-    base = draft_fingerprint(loaded.path, config.drafter, config.model.quantization)
+    base = draft_fingerprint(loaded.path, config)
     draft_len = config.decoding.draft_len
     start_s = time.perf_counter()
     with _emptied(kit.work_dir) as folder, open_rows(folder, config.replay) as store:
         registry = Registry(folder / "adapters", config.registry.keep_versions)
         ground = Ground(loaded.target, base, store, registry, folder / "trainer")
         training = build_training(config, ground)
-        training.parts.learner.shallow = states
+        training.parts.learner.inputs = states
         progress = Progress()
         served = list(simulate(training, stream, draft_len, progress))
         seconds = time.perf_counter() - start_s

@@ -121,12 +121,12 @@ def simulate(
 @torch.no_grad()
 def guess(learner: Learner, trace: Trace, version: int, adapter: Adapter | None) -> Guess:
     """What a version (None: the untrained draft) proposes at every position of a whole trace."""
-    target = learner.shallow.target
+    target = learner.inputs.target
     batch = make_batch([trace], learner.config.max_seq_len, version, target.device)
     with learner.draft.showing(adapter):
         vocab = learner.draft.vocab
         rows = None if vocab is None else vocab.ids.to(target.device)
-        values = learner.draft.logits(learner.shallow.compute(batch), batch, rows)
+        values = learner.draft.logits(learner.inputs.compute(batch), batch, rows)
         logits = ScoredLogits(values, rows, target.spec.num_token_ids).of(values)  # [n, V]
     ids = proposed_ids(logits, trace, batch.windows[0])
     logprobs = logits.log_softmax(-1).gather(1, torch.tensor(ids, device=logits.device)[:, None])

@@ -57,7 +57,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(key: str, near: st
         ("serving.port", "80", "must be int"),
         ("serving.port", True, "must be int"),
         ("serving.port", None, "must not be null"),
-        ("drafter.kind", "blok", "auto, block, head, memory, none"),
+        ("drafter.kind", "blok", "auto, block, head, model, memory, none"),
         ("trainer.learning_rate", float("nan"), "finite"),
         ("drafter.lora_rank", 0, r"1\.\."),
     ],

@@ -15,10 +15,12 @@ from dvi.cli.export import export_version
 from dvi.cli.main import run
 from dvi.config import DrafterConfig, DviConfig, ModelConfig, RegistryConfig, ServingConfig
 from dvi.drafting import draft_branch, lora, make_drafter
+from dvi.drafting.model import ModelDrafter
 from dvi.drafting.module import DraftModule
 from dvi.modeling.layer import run_layer
 from dvi.modeling.loading import load_target
 from dvi.modeling.plan import Segment
+from dvi.modeling.shorten import keep_layers
 from dvi.registry import ManifestFields, Registry
 from tests.drafting.rows import SMALL, random_tensors
 from tests.rigs import make_model_folder
@@ -40,10 +42,12 @@ class Made:
 def make(tmp_path: Path, arch: str, kind: str) -> Made:
     folder = tmp_path / "model"
     make_model_folder(folder, arch)
+    if kind == "model":
+        keep_layers(folder, [0, 1, 3], tmp_path / "draft")
     config = DviConfig(
         state_dir=str(tmp_path / "state"),
         model=ModelConfig(path=str(folder)),
-        drafter=DrafterConfig(kind=kind, **SMALL),
+        drafter=DrafterConfig(kind=kind, path=str(tmp_path / "draft"), **SMALL),
         registry=RegistryConfig(),
         serving=ServingConfig(max_context_len=256),
     )
@@ -67,9 +71,13 @@ def live_logits(made: Made, version: int) -> torch.Tensor:
     drafter = make_drafter(made.config.drafter, target, 1, 64, fingerprint)
     registry = Registry(Path(made.config.state_dir) / "adapters")
     drafter.load(drafter.prepare(registry.read(version) if version else None))
+    weights = drafter.weights
+    if isinstance(drafter, ModelDrafter):
+        drafter.texts[0].show(0, IDS)
+        hidden = drafter._run(drafter.model.plan([drafter.texts[0].missing()]), weights.layers)
+        return weights.readout.logits(drafter.model, hidden)[:, : target.spec.num_token_ids]
     plan = target.plan([Segment(0, 0, tuple(IDS))])
     hidden = target.shallow(plan, target.new_cache(4, 1, 64))
-    weights = drafter.weights
     if drafter.kind == "block":
         hidden = run_layer(weights.layer, hidden, plan, drafter.cache, 0)
     return weights.readout.logits(target, hidden)[:, : target.spec.num_token_ids]
@@ -82,7 +90,14 @@ def plain_logits(model: torch.nn.Module, count: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("arch", "kind"),
-    [("llama", "block"), ("llama", "head"), ("qwen2", "block"), ("qwen3", "block")],
+    [
+        ("llama", "block"),
+        ("llama", "head"),
+        ("qwen2", "block"),
+        ("qwen3", "block"),
+        ("qwen2", "model"),
+        ("qwen3", "model"),
+    ],
 )
 def test_an_exported_version_has_the_live_draft_s_logits(arch, kind, tmp_path):
     made = make(tmp_path, arch, kind)
@@ -119,8 +134,9 @@ def test_an_exported_version_as_assistant_gives_the_target_s_greedy_answer(tmp_p
     assert alone.shape[1] == len(IDS) + 30
 
 
-def test_base_and_adapter_of_a_peft_export_are_the_untrained_and_the_trained_draft(tmp_path):
-    made = make(tmp_path, "llama", "block")
+@pytest.mark.parametrize("kind", ["block", "model"])
+def test_base_and_adapter_of_a_peft_export_are_the_untrained_and_the_trained_draft(tmp_path, kind):
+    made = make(tmp_path, "llama", kind)
     out = tmp_path / "pair"
     export_version(made.config, made.version, {"--to": str(out), "--peft": ""})
     assert sorted(path.name for path in out.iterdir()) == ["README.md", "adapter", "base"]

@@ -43,7 +43,7 @@ def test_none_proposes_nothing_and_takes_no_adapter():
     [
         ({"exit_layer": 3}, "drafter.exit_layer=3.*split at 2"),
         ({"block_layer": 4}, r"drafter.block_layer=4 must lie in 0\.\.3"),
-        ({"kind": "blok"}, "drafter=blok is none of auto, block, head, memory, none"),
+        ({"kind": "blok"}, "drafter=blok is none of auto, block, head, model, memory, none"),
     ],
 )
 def test_a_config_that_does_not_fit_the_target_is_one_line(changes, message):

@@ -194,7 +194,7 @@ def poisoned_values(training: Training, unseen: list[Trace]) -> dict[str, torch.
 def overfitted_values(training: Training, unseen: list[Trace]) -> dict[str, torch.Tensor]:
     """Trained on one row again and again, from nothing."""
     training.parts.learner.draft.start_from(None)
-    one = LiveDraft(training.parts.learner.shallow.target).decode("one", prompt_of(99), greedy(8))
+    one = LiveDraft(training.parts.learner.inputs.target).decode("one", prompt_of(99), greedy(8))
     return after_steps(training, [one], 60)
 
 

@@ -45,7 +45,7 @@ def test_a_list_of_every_id_gives_the_loss_of_the_whole_head(
 ) -> None:
     learner = learner_on(target, tmp_path)
     batch = make_batch(traces[:4], 64, 0, CPU)
-    hidden = learner.shallow.compute(batch)
+    hidden = learner.inputs.compute(batch)
 
     def loss_and_gradient(rows, teacher, judged):
         logits = learner.draft.logits(hidden, batch, rows)
@@ -69,7 +69,7 @@ def test_rows_that_no_column_names_get_no_gradient(
     learner = learner_on(target, tmp_path)
     batch = make_batch(traces[:1], 64, 0, CPU)
     columns = step_columns([batch], ranked_vocab(torch.zeros(VOCAB), 1, 0))
-    logits = learner.draft.logits(learner.shallow.compute(batch), batch, columns.ids)
+    logits = learner.draft.logits(learner.inputs.compute(batch), batch, columns.ids)
     logits.square().sum().backward()
     params = learner.optimizer.params
     (factor_b,) = [p for name, p in params.items() if "draft_head.lora_B" in name]
