@@ -79,6 +79,19 @@ class Canary:
         return self._main
 
     @property
+    def base(self) -> DraftWeights | None:
+        """What a new version is tried beside; None while the untrained draft is in charge.
+
+        There is little to lose beside that one, and every round of a trial delays what was learned
+        first: the guard compares the two. The slot is asked too: what was staged last may not have
+        drafted yet, or the drafter failed to load it.
+        """
+        main = self._main
+        if main is None or 0 in (main.adapter_version, self._slot.adapter_version):
+            return None
+        return main
+
+    @property
     def version(self) -> int | None:
         """The canary, None where no trial runs."""
         trial = self._trial
@@ -95,6 +108,13 @@ class Canary:
                 self._end(LEFT, "another version was put into service")
             self._main = weights
             self._slot.stage(weights)
+
+    def waive(self, version: int) -> None:
+        """``version`` was staged though history has its trial undecided: write the end of it down.
+
+        A restart would pass it over otherwise.
+        """
+        self._note(Act.SETTLE, version, "drafts all rounds, beside no trained version")
 
     def begin(self, weights: DraftWeights, main: DraftWeights) -> None:
         """Let ``weights`` draft their share of rounds beside ``main``, which drafts now."""

@@ -41,9 +41,10 @@ class Preparer(Protocol):
 class AdapterWatcher(BackgroundThread):
     """Looks at the registry's pointer and stages what it names. One thread, or ``poll`` by hand.
 
-    With a ``canary``, what was promoted drafts its share of rounds first; what a rollback names
-    drafts all of them at once, unless its own trial was never decided. One trial at a time: of the
-    versions promoted meanwhile the newest waits for its end.
+    With a ``canary``, what was promoted beside a trained version drafts its share of rounds first;
+    beside the untrained draft it drafts all of them at once, and so does what a rollback names,
+    unless its own trial was never decided. One trial at a time: of the versions promoted meanwhile
+    the newest waits for its end.
     """
 
     def __init__(
@@ -81,8 +82,9 @@ class AdapterWatcher(BackgroundThread):
     def load_first(self) -> int:
         """Before decoding starts: load the version in service, else an older one, else stay at 0.
 
-        Every version passed over is counted as refused, but one whose trial a restart cut off: it
-        begins again. Returns the version loaded.
+        Every version passed over is counted as refused, but one whose trial a restart cut off: the
+        first poll begins it again, or where nothing trained was left to load gives it all rounds.
+        Returns the version loaded.
         """
         self._look_at_pointer()
         events = self._registry.history()
@@ -123,9 +125,9 @@ class AdapterWatcher(BackgroundThread):
         if self._said_away:
             return  # its history cannot be read
         events = self._registry.history()
-        on_trial = is_promoted_last(events, version) or is_on_trial(events, version)
-        on_trial = on_trial and version != 0
-        if on_trial and canary.version is not None:
+        undecided = is_on_trial(events, version)
+        is_new = version != 0 and (undecided or is_promoted_last(events, version))
+        if is_new and canary.version is not None:
             return  # tried stays: looked at again when that trial has ended
         self._tried = version
         main = canary.main
@@ -134,12 +136,15 @@ class AdapterWatcher(BackgroundThread):
         weights = self._prepare(version)
         if weights is None:
             return
-        if on_trial:
-            canary.begin(weights, main or self._drafter.prepare(None))
+        base = canary.base
+        if is_new and base is not None:
+            canary.begin(weights, base)
             logger.info("adapter version %d drafts its first rounds", version)
-        else:
-            canary.stage(weights)
-            logger.info("adapter version %d staged", version)
+            return
+        canary.stage(weights)
+        logger.info("adapter version %d staged", version)
+        if undecided:
+            canary.waive(version)
 
     def require_registry(self) -> None:
         """Raise OSError where the registry that named a version is gone."""

@@ -28,7 +28,9 @@ def test_a_trial_shows_in_metrics_admin_and_history_and_in_no_answer(
     config = replace(tiny_config(tiny_model, tmp_path / "state"), drift=drift)
     with live_server(config, tmp_path) as live:
         expected = ask(live)["choices"]
-        version = publish_random(live, 1)
+        first = publish_random(live, 1)  # beside the untrained draft: no trial
+        assert wait_for(lambda: live.metrics()["dvi_adapter_version"] == first)
+        version = publish_random(live, 2)
 
         def canary() -> int | None:
             answer: int | None = live.http.get("/admin/adapters").json()["canary"]
@@ -36,10 +38,10 @@ def test_a_trial_shows_in_metrics_admin_and_history_and_in_no_answer(
 
         assert wait_for(lambda: canary() == version)  # without traffic it does not end
         overview = live.http.get("/admin/adapters").json()
-        assert (overview["current"], overview["live"]) == (version, 0)
+        assert (overview["current"], overview["live"]) == (version, first)
         during = live.metrics()
         assert during["dvi_canary_version"] == version
-        assert during["dvi_adapter_version"] == 0
+        assert during["dvi_adapter_version"] == first
         spans = []
 
         def ended() -> bool:
@@ -55,7 +57,7 @@ def test_a_trial_shows_in_metrics_admin_and_history_and_in_no_answer(
         assert after["dvi_canary_version"] == 0
         assert after["dvi_canary_first_proposed_tokens_total{canary}"] >= 4  # half of 8
         assert after["dvi_canary_rounds_total"] <= 0.25 * after["dvi_rounds_total"]
-        assert {number for span in spans for number in span} <= {0, version}
+        assert {number for span in spans for number in span} <= {first, version}
         acts = [one.act for one in Registry(tmp_path / "state" / "adapters").history()]
-        assert acts[:3] == [Act.PUBLISH, Act.PROMOTE, Act.CANARY]
-        assert acts[3] in (Act.SETTLE, Act.ROLLBACK)
+        assert acts[:5] == [Act.PUBLISH, Act.PROMOTE] * 2 + [Act.CANARY]
+        assert acts[5] in (Act.SETTLE, Act.ROLLBACK)
