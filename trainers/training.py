@@ -35,11 +35,6 @@ MIN_PAYING_TRACES = 1000  # however small the memory
 MAX_DROPS_IN_A_ROW = 8  # then the values themselves are bad, not a batch
 
 
-def max_paying_traces(config: TrainerConfig) -> int:
-    """Traces whose steps may wait to be done."""
-    return max(MIN_PAYING_TRACES, config.newest_rows + config.reservoir_rows)
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingParts:
     """What a training is made of; each part is its own room's."""
@@ -66,8 +61,7 @@ class Training:
     """The loop's verbs. One thread.
 
     A trace pays for ``steps_per_trace`` steps; ``debt_steps`` is what is paid for and not done, at
-    most the pay of ``max_paying_traces``: a trainer that traffic outruns must not go on for days
-    about the few rows that its memory still holds.
+    most the pay of the traces that its memory holds: it must not train for days on what is left.
     """
 
     def __init__(self, parts: TrainingParts, config: TrainerConfig) -> None:
@@ -96,7 +90,9 @@ class Training:
         self.hurried_traces -= hurried
         paying = new.num_admitted + hurried * (self.config.drift_steps_factor - 1)
         debt = self.debt_steps + paying * self.config.steps_per_trace
-        self.debt_steps = min(debt, max_paying_traces(self.config) * self.config.steps_per_trace)
+        memory = self.config.newest_rows + self.config.reservoir_rows
+        most = max(MIN_PAYING_TRACES, memory) * self.config.steps_per_trace
+        self.debt_steps = min(debt, most)
         self.parts.rows.mark_kept()
         return new.num_read
 
