@@ -99,11 +99,15 @@ def _all_passes(run: _Run, url: str) -> Passes:
 
 
 def _server_overrides(config: DviConfig) -> list[str]:
-    """Fixed K and no controller, so that alpha is that of the draft alone."""
+    """Fixed K and no controller, so that alpha is that of the draft alone.
+
+    No canary's trials: half of a domain's forty requests would pass before its versions are heard.
+    """
     fixed = ["decoding.adaptive=false", f"decoding.deterministic={config.demo.deterministic}"]
     sizes = [
         f"serving.max_batch_size={CHECK_IN_FLIGHT}",
         f"serving.max_context_len={MAX_CONTEXT_LEN}",
+        "drift.canary_share=0",
     ]
     return [*sizes, *forwarded_overrides(config), *fixed]
 
