@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from dvi.decoding import decode_batch
-from dvi.decoding.rows import MIN_WAIT_TOKENS
 from dvi.drafting.block import BlockDrafter
 from dvi.modeling.plan import Segment
 from dvi.types import DecodeRequest, Trace, Verification
@@ -89,9 +88,8 @@ def test_answers_equal_whole_forwards_in_twenty_more_mixes(seed):
     dtype, deterministic = rng.choice(DTYPES)
     target = build_target("tiny-mix", dtype=dtype, seed=seed, deterministic=deterministic)
     rig = make_rig(target, rng.choice(["block", "auto"]), draft_len=rng.randint(1, 8))
-    run_history(rig, rng, 40)
-    # At least one whole prefix: how many meet depends on who is still computing.
-    assert rig.engine.stats().reused_tokens >= MIN_WAIT_TOKENS
+    run_history(rig, rng, 120)  # how many prefixes meet depends on who is still computing
+    assert rig.engine.stats().reused_tokens > 100
 
 
 def test_greedy_answers_of_rejection_sampling_are_those_of_whole_forwards():
