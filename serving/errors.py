@@ -5,7 +5,6 @@ Knows nothing of what the server does; routes raise ``ApiError`` and the handler
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -67,8 +66,8 @@ def unavailable(message: str, code: str) -> ApiError:
 
 
 def out_of_storage(error: OSError) -> ApiError:
-    """A 503: the disk is full, read-only or gone; nothing was changed. Names no path."""
-    why = os.strerror(error.errno) if error.errno else type(error).__name__
+    """A 503: the disk is full, read-only, gone or in use; nothing was changed. Names no path."""
+    why = error.strerror or type(error).__name__
     return unavailable(f"The state folder cannot be used now: {why}.", "storage_unavailable")
 
 

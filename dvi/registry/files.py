@@ -5,6 +5,7 @@ Owns how bytes reach and leave the disk; does not know what a version means.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -62,13 +63,14 @@ def append_line(path: Path, line: bytes) -> None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``; RegistryError after ten seconds in other hands."""
+    """Hold the lock file ``path``; TimeoutError, nobody's wrong input, after LOCK_WAIT_S."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + LOCK_WAIT_S
         while not try_lock(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise RegistryError(f"{path} is held by another process for {LOCK_WAIT_S:.0f} s")
+                why = f"held by another process for {LOCK_WAIT_S:.0f} s"
+                raise TimeoutError(errno.EBUSY, why, str(path))
             time.sleep(0.02)
         yield
     finally:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from dvi.registry import Registry, files
+from tests.registry.fakes import Files, fields
 from tests.serving.fakes import FakeDesk, FakeEngine, FakeServer, fake_server
 from tests.serving.test_answers import TEXT, wait_for
 
@@ -169,6 +172,26 @@ def test_an_admin_act_that_the_disk_refuses_is_a_503_that_says_so_and_names_no_p
         assert answer.json()["error"]["code"] == "storage_unavailable"
         assert "No space left on device" in answer.text
         assert "secret" not in answer.text
+
+
+def test_a_registry_in_use_by_another_process_is_a_503_and_no_fault_of_the_client(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(tmp_path)
+    registry.publish(Files(), fields())
+    monkeypatch.setattr(files, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(FakeDesk, "promote", lambda _, version: registry.promote(version, "admin"))
+    monkeypatch.setattr(FakeDesk, "rollback", lambda _: registry.rollback("admin"))
+    before = registry.history()
+    with files.exclusive(tmp_path / ".lock"):
+        for act in ("promote", "rollback"):
+            answer = server.http.post(f"/admin/adapters/{act}", json={"version": 1})
+            assert answer.status_code == 503, answer.text
+            assert answer.headers["retry-after"] == "5"
+            assert answer.json()["error"]["code"] == "storage_unavailable"
+            assert "held by another process" in answer.text
+            assert str(tmp_path) not in answer.text
+    assert registry.history() == before
 
 
 def test_training_is_paused_and_resumed_by_admin_routes(server: FakeServer) -> None:
