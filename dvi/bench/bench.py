@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dvi.bench.stop import Stop
 from dvi.config import DviConfig
 from dvi.decoding.costs import CostProfile
 from dvi.decoding.engine import Engine
@@ -76,6 +77,7 @@ class Bench:
     def __init__(self, config: DviConfig, run_dir: Path) -> None:
         self.config = config
         self.run_dir = run_dir
+        self.stop = Stop()
         self._numbers = itertools.count()
         self._stack = ExitStack()
         self._loaded: Loaded | None = None
@@ -113,11 +115,13 @@ class Bench:
         return self._store
 
     def drafts(self) -> list[str]:
-        """The kinds of drafter that are compared: each source alone, then the configured kind."""
+        """The kinds of drafter that are compared: the configured one last, before it its sources
+        if ``bench.sources``."""
         kind = self.config.drafter.kind
         if kind == "none":
             return []
-        return [self.config.drafter.learned, "memory", "auto"] if kind == "auto" else [kind]
+        has_sources = kind == "auto" and self.config.bench.sources
+        return [*([self.config.drafter.learned, "memory"] if has_sources else []), kind]
 
     @contextmanager
     def engine(self, shape: EngineShape) -> Iterator[Subject]:

@@ -5,7 +5,7 @@ Owns the order race, check, figures; does not know where prompts come from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dvi.bench.bench import Bench
@@ -26,6 +26,11 @@ class Cell:
     temperature: float
 
     @property
+    def key(self) -> str:
+        """As in bench.cell."""
+        return f"{'greedy' if self.temperature == 0 else 'sampled'}-{self.batch_size}"
+
+    @property
     def name(self) -> str:
         """For titles."""
         kind = "greedy" if self.temperature == 0 else f"temperature {self.temperature:g}"
@@ -40,9 +45,17 @@ class CellResult:
     """What a race showed."""
 
     cell: Cell
-    num_prompts: int
+    num_prompts: int  # that were raced
+    num_asked: int
     found: list[Figures]  # the base first
     identity: Identity
+
+
+def chosen_cells(bench: Bench, cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Those of ``cells`` that bench.cell names, until the bench is stopped."""
+    for cell in cells:
+        if bench.config.bench.cell in ("all", cell.key) and not bench.stop.is_asked():
+            yield cell
 
 
 def run_cell(
@@ -64,9 +77,10 @@ def run_cell(
         units = single_units(items, repeats)
     else:
         units = batch_units(items, cell.batch_size, repeats)
-    result = race(runners, units, how)
+    result = race(runners, units, how, is_stopped=bench.stop.is_asked)
     identity = compare(result, how, bench.loaded().target, checked, bound)
-    return CellResult(cell, len(items), figures(result, runners[0].name), identity)
+    num_raced = sum(len(unit.items) for unit in result.units)
+    return CellResult(cell, num_raced, len(items), figures(result, runners[0].name), identity)
 
 
 def cells_section(title: str, results: Sequence[CellResult]) -> Section:
@@ -84,6 +98,8 @@ def cells_section(title: str, results: Sequence[CellResult]) -> Section:
         }
         rows.append(row)
         notes.append(f"{name}: {one.identity.failure or one.identity.line}")
+        if one.num_prompts < one.num_asked:
+            notes.append(f"{name}: stopped after {one.num_prompts} of {one.num_asked} prompts")
         if one.identity.failure:
             continue
         row["ways"] = [figure.as_json() for figure in one.found]

@@ -11,26 +11,28 @@ import re
 import shutil
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 
 import httpx
 
 from dvi.bench.bench import Bench
 from dvi.bench.part import Bars, Grid, Json, Part, Section
-from dvi.bench.stats import Spread, spread
+from dvi.bench.stats import spread
+from dvi.bench.stop import Stop
 from dvi.demo.answers import Answer
 from dvi.demo.client import Pass, run_pass
 from dvi.demo.compare import compare
-from dvi.demo.server import Server, ending_in_order, forwarded_overrides
+from dvi.demo.server import Server, forwarded_overrides
 from dvi.traffic.stream import DOMAINS, Prompt, make_stream
 
 log = logging.getLogger(__name__)
 
 
 def measure(bench: Bench) -> Section:
-    """Plain before and after the stream, by a server without trainer; auto with one in between.
+    """The whole stream by a server that learns; what is timed of it plainly as well.
 
-    The plain passes bracket the learning one, so that a slow drift of the machine is seen. Their
-    server waits idle meanwhile.
+    Half of that is decoded plainly before and half after, by a server without trainer that waits
+    idle meanwhile: a slow drift of the machine is seen.
     """
     config = bench.config.bench
     stream = make_stream(config.warm_requests + config.num_prompts, seed=0)
@@ -39,42 +41,64 @@ def measure(bench: Bench) -> Section:
     learn = dataclasses.replace(plain, speculation=True, log=True)
     overrides = forwarded_overrides(bench.config)
     still = Server([*overrides, "trainer.enabled=false"], bench.run_dir / "live-plain")
-    with ending_in_order(), still:
+    with still:
         log.info("live: plain decoding")
-        before = run_pass(still.url, timed, plain, _silent)
+        before = _answers(bench.stop, still.url, timed[::2], plain)
         with Server(overrides, bench.run_dir / "live") as server:
             log.info("live: %d requests while the trainer learns", len(stream))
-            served = run_pass(server.url, stream, learn, _silent)
+            served = _answers(bench.stop, server.url, stream, learn)
             metrics = httpx.get(f"{server.url}/metrics", timeout=10.0).text
         log.info("live: plain decoding again")
-        after = run_pass(still.url, timed, plain, _silent)
+        after = _answers(bench.stop, still.url, timed[1::2], plain)
     for name in ("live", "live-plain"):  # throw-away state; the logs stay
         shutil.rmtree(bench.run_dir / name / "state", ignore_errors=True)
-    wanted = {prompt.index for prompt in timed}
-    return section([one for one in served if one.index in wanted], (before, after), metrics)
+    return section(served, (before, after), metrics)
 
 
 def _place(prompt: Prompt, stream: Sequence[Prompt]) -> int:
     return prompt.index % (len(stream) // len(DOMAINS))
 
 
-def _silent(answer: Answer) -> None:
-    """Nothing to show."""
+class _Stopped(Exception):
+    """No further request is to be sent."""
+
+
+def _answers(stop: Stop, url: str, prompts: Sequence[Prompt], how: Pass) -> list[Answer]:
+    """Answers to all prompts, or to the first ones where the bench is stopped."""
+    found: list[Answer] = []
+
+    def tell(answer: Answer) -> None:
+        found.append(answer)
+        if stop.is_asked():
+            raise _Stopped
+
+    with suppress(_Stopped):
+        run_pass(url, prompts, how, tell)
+    return found
 
 
 def section(
     served: Sequence[Answer], plain: tuple[Sequence[Answer], Sequence[Answer]], metrics: str
 ) -> Section:
-    """Ratios by domain against both plain passes, and what the server counted."""
-    found = {domain: _ratios(domain, served, plain) for domain in DOMAINS}
+    """Ratios by domain against each plain pass, on the requests of both; what the server counted.
+
+    A domain that nobody reached before the bench was stopped is left out. Raises ValueError where
+    that is all of them.
+    """
+    pairs = [(common(served, one), common(one, served)) for one in plain]
+    by_domain = {domain: _ratios(domain, pairs) for domain in DOMAINS}
+    found = {domain: spread(values) for domain, values in by_domain.items() if values}
+    if not found:
+        raise ValueError("live: stopped before any request was answered both ways")
     mean = statistics.fmean(one.median for one in found.values())
-    same = compare(served, plain[0])
+    same = [compare(*pair) for pair in pairs]
+    compared, identical = sum(one.compared for one in same), sum(one.identical for one in same)
     swaps, p99_ms = swap_pauses(metrics)
     data: Json = {
         "over_plain": mean,
         "over_plain_by_group": {name: dataclasses.asdict(one) for name, one in found.items()},
-        "compared": same.compared,
-        "identical": same.identical,
+        "compared": compared,
+        "identical": identical,
         "swaps": swaps,
         "swap_pause_p99_at_most_ms": p99_ms,
         "trainer_steps": counter(metrics, "dvi_trainer_steps_total"),
@@ -89,29 +113,33 @@ def section(
     notes = [
         f"live: {mean:.2f}x plain, net of training ({data['trainer_steps']:.0f} steps, "
         f"{data['trainer_cpu_s']:.0f} s of CPU); {pause}",
-        f"live: {same.identical} of {same.compared} answers identical to plain decoding",
+        f"live: {identical} of {compared} answers identical to plain decoding",
     ]
     bars = Bars(
         "live, trainer running",
         "tokens/s over plain",
-        list(DOMAINS),
+        list(found),
         {"auto": [one.median for one in found.values()]},
     )
     return Section(data, [grid], [bars], notes)
 
 
-def _ratios(
-    domain: str, served: Sequence[Answer], plain: tuple[Sequence[Answer], Sequence[Answer]]
-) -> Spread:
-    own = speed(served, domain)
-    return spread([own / speed(one, domain) for one in plain])
+def common(answers: Sequence[Answer], others: Sequence[Answer]) -> list[Answer]:
+    """Those of ``answers`` whose prompt is among ``others``."""
+    wanted = {one.index for one in others}
+    return [one for one in answers if one.index in wanted]
 
 
-def speed(answers: Sequence[Answer], domain: str) -> float:
-    """Tokens a second of one domain's answers, one at a time."""
-    own = [one for one in answers if one.domain == domain]
-    return sum(len(one.token_ids) for one in own) / sum(
-        one.finished_s - one.started_s for one in own
+def _ratios(domain: str, pairs: Sequence[tuple[Sequence[Answer], Sequence[Answer]]]) -> list[float]:
+    """Speed over speed of each pair that has answers of this domain."""
+    own = [[[one for one in answers if one.domain == domain] for answers in pair] for pair in pairs]
+    return [speed(served) / speed(plain) for served, plain in own if served]
+
+
+def speed(answers: Sequence[Answer]) -> float:
+    """Tokens a second of answers that came one at a time."""
+    return sum(len(one.token_ids) for one in answers) / sum(
+        one.finished_s - one.started_s for one in answers
     )
 
 

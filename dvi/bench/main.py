@@ -55,8 +55,10 @@ def run_bench(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
     torch.set_flush_denormal(True)
     start_s = time.monotonic()
     sections: dict[str, Section] = {}
-    with Bench(config, run_dir) as bench:
+    with Bench(config, run_dir) as bench, bench.stop.on_signals():
         for part in chosen_parts(config.bench.parts):
+            if bench.stop.is_asked():
+                break
             log.info("%s: %s", part.name, part.meaning)
             sections[part.name] = part.measure(bench)
             if not as_json:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dvi.bench.bench import Bench, Ids
-from dvi.bench.cells import CELLS, Cell, cells_section, run_cell
+from dvi.bench.cells import CELLS, Cell, cells_section, chosen_cells, run_cell
 from dvi.bench.check import BOUNDS
 from dvi.bench.part import Part, Section
 from dvi.bench.prompts import Item, narrow_items, read_items
@@ -89,7 +89,7 @@ def measure(bench: Bench) -> Section:
         vllm = stack.enter_context(open_vllm(bench, loaded.path))
         if vllm is None:
             notes.append("peer vllm: not installed, left out (pip install vllm)")
-        for cell in CELLS[:2]:
+        for cell in chosen_cells(bench, CELLS[:2]):
             with engine_runners(bench, bench.drafts()[-1:], cell.batch_size, items) as ours:
                 peers = _peers(peer, cell)
                 runners: list[Runner] = [*ours, *peers, *([vllm] if vllm else [])]

@@ -85,14 +85,17 @@ class Result:
 
 
 def single_units(items: Sequence[Item], num_blocks: int) -> list[Unit]:
-    """One prompt at a time, group after group; each group's prompts are dealt to the blocks."""
-    units: list[Unit] = []
+    """One prompt at a time; each group's prompts are dealt to the blocks.
+
+    Block after block, in each group after group: a race that is stopped has seen all groups.
+    """
+    dealt: list[tuple[int, Item]] = []
     for group in groups_of(items):
         own = of_group(items, group)
-        for place, item in enumerate(own):
-            block = place * min(num_blocks, len(own)) // len(own)
-            units.append(Unit(group, block, [item], len(units)))
-    return units
+        most = min(num_blocks, len(own))
+        dealt += [(place * most // len(own), item) for place, item in enumerate(own)]
+    dealt.sort(key=lambda one: one[0])
+    return [Unit(item.group, block, [item], i) for i, (block, item) in enumerate(dealt)]
 
 
 def batch_units(items: Sequence[Item], batch_size: int, num_blocks: int) -> list[Unit]:
@@ -111,17 +114,25 @@ def race(
     units: Sequence[Unit],
     how: How,
     clock: Callable[[], float] = time.perf_counter,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Every runner on every unit; who begins moves on by one each unit."""
+    """Every runner on every unit, or on the first ones where it is stopped between two of them.
+
+    Who begins moves on by one each unit.
+    """
     turns: dict[str, list[Turn]] = {runner.name: [] for runner in runners}
+    num_raced = 0
     for number, unit in enumerate(units):
+        if number and is_stopped():
+            break
         log.info("%s, %d of %d prompt groups", unit.group, number + 1, len(units))
         prompts = [item.ids for item in unit.items]
         own = How(how.max_tokens, how.temperature, how.first_seed + unit.first_seed)
         start = number % len(runners)
         for runner in [*runners[start:], *runners[:start]]:
             turns[runner.name].append(_turn(runner, prompts, own, clock))
-    return Result(units, turns)
+        num_raced += 1
+    return Result(units[:num_raced], turns)
 
 
 def _turn(runner: Runner, prompts: Sequence[Ids], how: How, clock: Callable[[], float]) -> Turn:

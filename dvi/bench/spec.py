@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 
 from dvi.bench.bench import Bench
-from dvi.bench.cells import CELLS, cells_section, run_cell
+from dvi.bench.cells import CELLS, cells_section, chosen_cells, run_cell
 from dvi.bench.check import own_bound
 from dvi.bench.part import Part, Section
 from dvi.bench.prompts import read_items
@@ -33,7 +33,7 @@ def measure(bench: Bench) -> Section:
         raise ValueError(f"bench.prompts: no prompt of {path} has {most} tokens or fewer")
     bound = own_bound(bench.loaded().target)
     results = []
-    for cell in CELLS[:3]:
+    for cell in chosen_cells(bench, CELLS[:3]):
         log.info("%s, %s", path.name, cell.name)
         configured = bench.drafts()[-1:]
         kinds = bench.drafts() if cell == CELLS[0] else configured

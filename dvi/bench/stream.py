@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from dvi.bench.bench import BATCH_SIZES, Bench, load_version
-from dvi.bench.cells import CELLS, Cell, cells_section, run_cell
+from dvi.bench.cells import CELLS, Cell, cells_section, chosen_cells, run_cell
 from dvi.bench.check import own_bound
 from dvi.bench.part import Part, Section
 from dvi.bench.prompts import Item, mixed, narrow_items
@@ -44,7 +44,8 @@ def measure(bench: Bench) -> Section:
     results, notes = [], []
     warmed = None
     with engine_runners(bench, bench.drafts(), max(BATCH_SIZES), every) as runners:
-        for cell, items in zip(CELLS, batches, strict=True):
+        for cell in chosen_cells(bench, CELLS):
+            items = batches[CELLS.index(cell)]
             own = [one for one in runners if _races(one, cell, _kind(bench))]
             if warm and cell.temperature != warmed:
                 notes += _warm_up(bench, own, mixed(warm), cell.temperature)
@@ -66,8 +67,8 @@ def _warm_up(
 ) -> list[str]:
     """Serve ``items`` by every engine that remembers; train on what the configured kind served.
 
-    Training is once, on greedy answers. A learned draft alone remembers nothing: it only takes the
-    version over.
+    Training is once, on the first answers. A learned draft alone remembers nothing: it only takes
+    the version over.
     """
     how = How(bench.config.bench.max_tokens, temperature, first_seed=0)
     notes = []
@@ -80,7 +81,7 @@ def _warm_up(
             continue
         log.info("%s serves the first %d requests", runner.name, len(items))
         runner.run([item.ids for item in items], how)
-        if kind == _kind(bench) and _learns(kind) and _trains(bench) and temperature == 0:
+        if kind == _kind(bench) and _learns(kind) and _trains(bench):
             version, note = _train(bench, runner.subject.opened.base_fingerprint, len(items))
             notes.append(note)
             load_version(runner.subject, bench.run_dir / "adapters", version)
@@ -96,7 +97,10 @@ def _learns(kind: str) -> bool:
 
 
 def _trains(bench: Bench) -> bool:
-    return bench.config.bench.adapters is None and bench.config.bench.train_steps > 0
+    """Whether a version is wanted that is not there yet."""
+    config = bench.config.bench
+    is_there = Registry(bench.run_dir / "adapters").is_there()
+    return config.adapters is None and config.train_steps > 0 and not is_there
 
 
 def _train(bench: Bench, base: str, num_traces: int) -> tuple[int, str]:

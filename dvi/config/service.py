@@ -102,6 +102,12 @@ class BenchConfig:
     adapters: str | None = option(
         None, "registry folder whose live version drafts; null trains on the first requests"
     )
+    cell: str = option(
+        "all",
+        "the one batch size and temperature that stream, spec and peers measure; sampled is at 0.8",
+        choices=("all", "greedy-1", "greedy-8", "sampled-1", "sampled-8"),
+    )
+    sources: bool = option(True, "each source of drafter=auto is measured alone as well")
     num_prompts: int = option(2, "prompts of each domain or category and measurement", low=1)
     warm_requests: int = option(20, "requests of each domain before any is timed", low=0)
     train_steps: int = option(30, "optimizer steps on the first requests; 0 trains none", low=0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from dvi.bench.live import counter, section, swap_pauses
+from dvi.demo.answers import Answer
 from dvi.traffic.stream import DOMAINS
 from tests.demo.answers import make_answer
 
@@ -39,4 +41,19 @@ def test_a_live_ratio_is_against_both_plain_passes() -> None:
         "repeats": 2,
     }
     assert found.data["over_plain"] == pytest.approx(3.0)
-    assert found.data["compared"] == found.data["identical"] == len(DOMAINS)
+    assert found.data["compared"] == found.data["identical"] == 2 * len(DOMAINS)
+
+
+def test_a_live_run_that_was_stopped_is_reported_for_what_was_answered_both_ways() -> None:
+    def answers(domains: Sequence[str], seconds: float) -> list[Answer]:
+        made = [make_answer(DOMAINS.index(name), domain=name) for name in domains]
+        return [replace(one, started_s=0.0, finished_s=seconds) for one in made]
+
+    found = section(answers(DOMAINS[:2], 1.0), (answers(DOMAINS[1:], 2.0), []), METRICS)
+    assert {name: one["median"] for name, one in found.data["over_plain_by_group"].items()} == {
+        DOMAINS[1]: 2.0
+    }
+    assert found.data["over_plain"] == 2.0
+    assert found.data["compared"] == 1
+    with pytest.raises(ValueError, match="stopped before"):
+        section(answers(DOMAINS[:1], 1.0), (answers(DOMAINS[1:], 2.0), []), METRICS)

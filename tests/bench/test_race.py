@@ -17,13 +17,17 @@ ITEMS = [Item("a", (1, 2)), Item("a", (1, 2, 3, 4)), Item("b", (5, 6))]
 def test_every_prompt_is_in_one_unit_and_each_group_in_every_block() -> None:
     items = [Item(group, (i,)) for group in "ab" for i in range(6)]
     units = single_units(items, 3)
-    assert [unit.items[0] for unit in units] == items
-    assert [unit.block for unit in units] == [0, 0, 1, 1, 2, 2] * 2
+    assert [unit.items[0].ids[0] for unit in units if unit.group == "a"] == list(range(6))
+    assert [unit.items[0].ids[0] for unit in units if unit.group == "b"] == list(range(6))
+    assert [(unit.block, unit.group) for unit in units] == [
+        (block, group) for block in range(3) for group in "ab" for _ in range(2)
+    ]
     assert [unit.first_seed for unit in units] == list(range(12))
 
 
 def test_a_group_of_fewer_prompts_than_blocks_has_as_many_blocks_as_prompts() -> None:
-    assert [unit.block for unit in single_units(ITEMS, 3)] == [0, 1, 0]
+    units = single_units(ITEMS, 3)
+    assert [(unit.group, unit.block) for unit in units] == [("a", 0), ("b", 0), ("a", 1)]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,19 @@ def test_runners_take_turns_in_beginning() -> None:
     runners = [FakeRunner(name, clock, 1.0, log) for name in ("x", "y")]
     race(runners, single_units(ITEMS, 1), HOW, clock)
     assert log == ["x", "y", "y", "x", "x", "y"]
+
+
+def test_a_race_that_is_stopped_keeps_whole_units_of_all_runners() -> None:
+    clock = FakeClock()
+    runners = [FakeRunner("plain", clock, 1.0), FakeRunner("fast", clock, 0.5)]
+    units = single_units(ITEMS, 3)
+    result = race(runners, units, HOW, clock, is_stopped=lambda: clock.now_s > 5)
+    # Two tokens each: 3 s for the first unit, 6 s after the second.
+    assert list(result.units) == units[:2]
+    assert {name: len(turns) for name, turns in result.turns.items()} == {"plain": 2, "fast": 2}
+    assert [one.over_base["b"].median for one in figures(result, "plain")] == [1.0, 2.0]
+    first = race(runners, units, HOW, clock, is_stopped=lambda: True)
+    assert list(first.units) == units[:1]  # what was begun has a figure
 
 
 def test_figures_are_those_of_the_clock() -> None:
