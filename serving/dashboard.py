@@ -53,8 +53,8 @@ class Dashboard:
     history: History
     content: str  # what is kept of prompts and answers, one sentence
 
-    def data(self, since_s: float) -> dict[str, Any]:
-        """All numbers now, and the points of the curves after ``since_s``. No content."""
+    def data(self, series: str, since_s: float) -> dict[str, Any]:
+        """All numbers now, and the points of the curves that ``History.since`` gives. No content."""
         shot = self.metrics.snapshot()
         build = shot.build
         return {
@@ -68,7 +68,8 @@ class Dashboard:
                 for name, view in shot.histograms.items()
                 if name.endswith("_seconds")
             ],
-            "points": self.history.since(since_s),
+            "series": self.history.series,
+            "points": self.history.since(series, since_s),
         }
 
 
@@ -104,8 +105,8 @@ def add_dashboard_routes(app: FastAPI, dashboard: Dashboard) -> None:
         return FileResponse(STATIC / "index.html", media_type="text/html", headers=HEADERS)
 
     @app.get("/dashboard/data", include_in_schema=False)
-    async def data(since: str = "0") -> Response:
-        values = await run_in_threadpool(dashboard.data, _time(since))
+    async def data(series: str = "", since: str = "0") -> Response:
+        values = await run_in_threadpool(dashboard.data, series, _time(since))
         return JSONResponse(values, headers={"Cache-Control": "no-store"})
 
     app.mount("/static", Files(directory=STATIC), name="static")
@@ -117,5 +118,5 @@ def _time(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise invalid(f"since={text!r} is not a Unix time.", "since")
+        raise invalid(f"since={text!r} is not the time of a point.", "since")
     return value

@@ -1,18 +1,20 @@
 """The last hour of a few numbers, for the dashboard's curves.
 
 Owns the points and the thread that takes them; reads numbers through the families of /metrics, so
-that a curve and a scrape cannot disagree. Holds no content.
+that a curve and a scrape cannot disagree. Holds no content and no date: a point's time counts from
+the machine's start, so that a wall clock set back neither hides new points nor bends the curves.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from dvi.decoding.faults import FAULTS
+from dvi.replay.clock import boot_s
 from serving.background import BackgroundThread
 from serving.prometheus import (
     MetricsSnapshot,
@@ -59,15 +61,20 @@ def _flat(shot: MetricsSnapshot) -> Iterator[tuple[str, float]]:
 
 
 class History(BackgroundThread):
-    """Takes a point every ``interval_s`` until the end. ``since`` from any thread."""
+    """Takes a point every ``interval_s`` until the end. ``since`` from any thread.
+
+    ``series`` names these points and no others: counters and perhaps times of a server that was
+    started again begin anew.
+    """
 
     def __init__(
         self,
         snapshot: Callable[[], MetricsSnapshot],
         interval_s: float = INTERVAL_S,
-        now_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float] = boot_s,
     ) -> None:
         super().__init__("history")
+        self.series = secrets.token_hex(4)
         self._snapshot = snapshot
         self._interval_s = interval_s
         self._now_s = now_s
@@ -81,10 +88,13 @@ class History(BackgroundThread):
         with self._lock:
             self._points.append(point)
 
-    def since(self, time_s: float) -> list[Mapping[str, float]]:
-        """The points taken after a Unix time, oldest first."""
+    def since(self, series: str, time_s: float) -> list[Mapping[str, float]]:
+        """The points taken after ``time_s``, oldest first; all where that is of another series."""
         with self._lock:
-            return [point for point in self._points if point["time_s"] > time_s]
+            points = list(self._points)
+        if series != self.series:
+            return list(points)
+        return [point for point in points if point["time_s"] > time_s]
 
     def _run(self) -> None:
         while True:

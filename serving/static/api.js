@@ -45,8 +45,8 @@ async function send(path, key, body, signal) {
   return reply;
 }
 
-export async function getData(since) {
-  return (await send(`/dashboard/data?since=${since}`, apiKey || adminKey)).json();
+export async function getData(series, since) {
+  return (await send(`/dashboard/data?series=${series}&since=${since}`, apiKey || adminKey)).json();
 }
 
 export async function getAdapters() {

@@ -11,7 +11,8 @@ const POLL_MS = 2000;
 const MAX_POINTS = 1800;
 const ADAPTERS_EVERY = 5; // polls
 
-let points = [];
+let series = "";
+let points = []; // of that series
 let polls = 0;
 let shownVersion = null;
 
@@ -99,8 +100,10 @@ function showTables(data) {
 
 async function poll() {
   const since = points.length ? points[points.length - 1].time_s : 0;
-  const data = await getData(since);
-  points = [...points, ...data.points].slice(-MAX_POINTS);
+  const data = await getData(series, since);
+  const known = data.series === series ? points : []; // a server started anew counts anew
+  points = [...known, ...data.points].slice(-MAX_POINTS);
+  series = data.series;
   $("model").textContent = data.model;
   if (points.length) {
     showCards(data.now);

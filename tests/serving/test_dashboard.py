@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import runpy
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import serving.history
 from serving.counts import ServerCounts
 from serving.dashboard import HEADERS, STATIC, quantiles
 from serving.histograms import Histogram
@@ -73,11 +76,16 @@ def test_the_numbers_want_a_key_and_hold_no_content(live: Live) -> None:
 
 def test_only_points_after_the_given_time_come(live: Live) -> None:
     key = {"Authorization": "Bearer user-key"}
-    points = live.http.get("/dashboard/data", headers=key).json()["points"]
-    assert points
-    last = points[-1]["time_s"]
-    later = live.http.get(f"/dashboard/data?since={last}", headers=key).json()["points"]
-    assert all(point["time_s"] > last for point in later)
+    first = live.http.get("/dashboard/data", headers=key).json()
+    assert first["points"]
+    last = first["points"][-1]["time_s"]
+    asked = f"/dashboard/data?series={first['series']}&since={last}"
+    later = live.http.get(asked, headers=key).json()
+    assert later["series"] == first["series"]
+    assert all(point["time_s"] > last for point in later["points"])
+    # What the page knows of a server before this one says nothing about this one's points.
+    other = live.http.get("/dashboard/data?series=other&since=1e12", headers=key).json()
+    assert other["points"][: len(first["points"])] == first["points"]
     for wrong in ("x", "nan", "inf"):
         answer = live.http.get(f"/dashboard/data?since={wrong}", headers=key)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "since")
@@ -88,10 +96,23 @@ def test_a_point_has_the_curves_and_the_oldest_points_leave() -> None:
     history = History(empty_snapshot, now_s=lambda: float(next(clock)))
     for _ in range(MAX_POINTS + 3):
         history.take()
-    points = history.since(0)
+    points = history.since(history.series, 0)
     assert [point["time_s"] for point in points] == [float(t) for t in range(4, MAX_POINTS + 4)]
     assert set(points[0]) == {"time_s", *CURVES}
-    assert len(history.since(float(MAX_POINTS + 1))) == 2
+    assert len(history.since(history.series, float(MAX_POINTS + 1))) == 2
+
+
+def test_curves_go_on_while_the_wall_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = iter([2e9, 1e9, 0.0])
+    monkeypatch.setattr(time, "time", lambda: next(wall))
+    history = runpy.run_path(serving.history.__file__)["History"](empty_snapshot)
+    for _ in range(3):
+        history.take()
+    times = [point["time_s"] for point in history.since("", 0.0)]
+    assert len(times) == 3
+    assert times == sorted(set(times))
+    later = history.since(history.series, times[0])
+    assert [point["time_s"] for point in later] == times[1:]
 
 
 def test_flat_numbers_are_those_of_a_scrape() -> None:

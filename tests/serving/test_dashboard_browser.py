@@ -59,6 +59,23 @@ def test_numbers_arrive_by_themselves_from_this_host_only_and_nothing_complains(
         assert tab.hosts == {live.server.url.split("/")[2]}
 
 
+def test_curves_start_anew_with_a_server_that_was_started_anew(browser: Any, live: Live) -> None:
+    with open_tab(browser, live.server.url) as tab:
+        page: Any = tab.page
+        tab.until("#status", "^live")
+        page.wait_for_selector("#chart-round svg")
+
+        def answer(route: Any) -> None:
+            data = route.fetch().json()
+            early = [data["points"][0] | {"time_s": float(i)} for i in range(500)]
+            route.fulfill(json=data | {"series": "another", "points": early})
+
+        page.route(lambda url: "series=another" not in url and "/dashboard/data" in url, answer)
+        page.evaluate("document.getElementById('keys').requestSubmit()")  # polls at once
+        page.wait_for_selector("#chart-round svg[aria-label$='over 500 points']")
+        assert tab.complaints == []
+
+
 def test_the_first_paint_takes_less_than_a_second(browser: Any, live: Live) -> None:
     with open_tab(browser, live.server.url) as tab:
         paint = tab.page.evaluate(FIRST_PAINT)
