@@ -54,7 +54,7 @@ class Dashboard:
     content: str  # what is kept of prompts and answers, one sentence
 
     def data(self, series: str, since_s: float) -> dict[str, Any]:
-        """All numbers now, and the points of the curves that ``History.since`` gives. No content."""
+        """All numbers now, and the points that ``History.since`` gives. No content."""
         shot = self.metrics.snapshot()
         build = shot.build
         return {
