@@ -1,7 +1,9 @@
 """A wall clock for bounds on age: one that a wrong date does not move at once.
 
 Owns the doubt; does not know what is old. Rows are erased by age, so a clock that is set ahead by
-mistake must not erase a month of them before somebody has put it right.
+mistake must not erase a month of them before somebody has put it right. One that is set back is
+doubted too, also at a start (a machine without a battery begins in the past): what is stored says
+when it has been at least.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ class SteadyClock:
     """Unix time now. A jump shows only after it has lasted BELIEVED_AFTER_S. Any thread."""
 
     def __init__(
-        self, wall: Callable[[], float] = time.time, boot: Callable[[], float] = boot_s
+        self,
+        newest_s: float = 0.0,  # Unix time of something that has happened already
+        wall: Callable[[], float] = time.time,
+        boot: Callable[[], float] = boot_s,
     ) -> None:
         self._wall = wall
         self._boot = boot
         self._lock = threading.Lock()
-        self._offset_s = wall() - boot()
+        self._offset_s = max(wall(), newest_s) - boot()
         self._doubted_s: float | None = None  # boot time at which the clock was seen elsewhere
 
     def __call__(self) -> float:

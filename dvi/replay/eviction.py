@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, tuple_, update
 
+from dvi.replay.clock import FOLLOWED_S
 from dvi.replay.rows import RowKey, Selection
 from dvi.replay.schema import contents, totals, traces
 from dvi.types import ID_PART_MARK
@@ -20,6 +21,8 @@ KEPT_SHARE = 0.25  # of max_bytes, at most, for rows of the trainer's memory
 _CHUNK = 256  # keys a statement; SQLite allows 32766 parameters, older ones 999
 
 
+# Naming both values of the index's first column lets the index serve the age.
+_KEPT_OR_NOT = traces.c.kept.in_((0, 1))
 _SIZED = (traces.c.writer, traces.c.seq, traces.c.num_bytes, traces.c.kept)
 
 
@@ -98,8 +101,16 @@ def evict_where(connection: Connection, condition: ColumnElement[bool]) -> int:
 
 def stored_before(time_s: float) -> ColumnElement[bool]:
     """Rows stored earlier; kept ones too, since the age bound is a promise about content."""
-    # Naming both values of the index's first column lets the index serve the age.
-    return and_(traces.c.kept.in_((0, 1)), traces.c.stored_s < time_s)
+    return and_(_KEPT_OR_NOT, traces.c.stored_s < time_s)
+
+
+def redate(connection: Connection, now_s: float) -> None:
+    """Rows of a time to come are as old as now: the clock that dated them was put right since.
+
+    Else they would outlive the age bound by as much, and pass for newer than what comes now.
+    """
+    is_ahead = and_(_KEPT_OR_NOT, traces.c.stored_s > now_s + FOLLOWED_S)
+    connection.execute(update(traces).where(is_ahead).values(stored_s=now_s))
 
 
 def _of_request(request_id: str) -> ColumnElement[bool]:

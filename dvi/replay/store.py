@@ -22,6 +22,7 @@ from dvi.replay.eviction import (
     evict_where,
     live_bytes,
     mark_kept,
+    redate,
     selected,
     stored_before,
 )
@@ -95,7 +96,7 @@ class ReplayStore:
         with self._database.writing() as connection:
             last_seq = lock_writer(connection, writer)
             fresh = without_duplicates(connection, rows)
-            evict_where(connection, stored_before(self._oldest_allowed_s()))
+            self._evict_old(connection)
             self._make_room(connection, sum(row.num_bytes for row in fresh))
             if fresh:
                 insert_rows(connection, writer, last_seq, fresh, self._now_s())
@@ -143,7 +144,7 @@ class ReplayStore:
     def evict(self) -> int:
         """Delete rows beyond age and size now; returns how many. Appends do it as well."""
         with self._database.writing() as connection:
-            deleted = evict_where(connection, stored_before(self._oldest_allowed_s()))
+            deleted = self._evict_old(connection)
             deleted += self._make_room(connection, 0)
             surplus = self._surplus_bytes(connection)
         if deleted:
@@ -205,8 +206,10 @@ class ReplayStore:
     ) -> None:
         self.close()
 
-    def _oldest_allowed_s(self) -> float:
-        return self._now_s() - self._max_age_s
+    def _evict_old(self, connection: Connection) -> int:
+        now_s = self._now_s()
+        redate(connection, now_s)
+        return evict_where(connection, stored_before(now_s - self._max_age_s))
 
     def _make_room(self, connection: Connection, num_bytes: int) -> int:
         """Evict until ``num_bytes`` more fit, by the rows' bytes and by the pages in use."""
@@ -263,4 +266,16 @@ def open_store(
     url: str, config: ReplayConfig, now_s: Callable[[], float] | None = None
 ) -> ReplayStore:
     """Open the store, making it where missing; ReplayStoreError says in one line why not."""
-    return ReplayStore(open_database(url, config.max_bytes), config, now_s or SteadyClock())
+    database = open_database(url, config.max_bytes)
+    try:
+        clock = now_s or SteadyClock(_newest_s(database))
+    except BaseException:
+        database.engine.dispose()
+        raise
+    return ReplayStore(database, config, clock)
+
+
+def _newest_s(database: Database) -> float:
+    """When the newest row was stored, 0 without rows."""
+    with database.reading() as connection:
+        return read_stats(connection, 0).newest_s or 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from dvi.replay import ReplayStore, ReplayStoreError, RowKey, TraceWriter, advance
+from dvi.replay import (
+    ReplayStore,
+    ReplayStoreError,
+    RowKey,
+    TraceWriter,
+    advance,
+    default_url,
+    open_store,
+)
 from dvi.replay.clock import BELIEVED_AFTER_S, SteadyClock
 from dvi.replay.encoding import DamagedTrace, decode, encode
 from tests.replay.fakes import make_store, make_trace, small_config
@@ -181,7 +190,11 @@ class Clocks:
 
     def __init__(self) -> None:
         self.wall_s, self.boot_s = 1_000_000.0, 50.0
-        self.clock = SteadyClock(lambda: self.wall_s, lambda: self.boot_s)
+        self.clock = self.started()
+
+    def started(self, newest_s: float = 0.0) -> SteadyClock:
+        """The clock of a process that starts now."""
+        return SteadyClock(newest_s, lambda: self.wall_s, lambda: self.boot_s)
 
     def pass_s(self, seconds: float) -> None:
         self.wall_s += seconds
@@ -228,3 +241,44 @@ def test_a_clock_that_jumps_ahead_erases_nothing(tmp_path: Path) -> None:
         assert names(store) == ["old", "new"]
         clocks.pass_s(2 * 86_400)  # time that passed counts
         assert store.evict() == 2
+
+
+def test_rows_that_were_dated_ahead_neither_outlive_the_age_bound_nor_pass_for_newest(
+    tmp_path: Path,
+) -> None:
+    clocks = Clocks()
+    clocks.wall_s += 400 * 86_400  # wrong since before the start
+    with make_store(tmp_path, small_config(max_age_days=1), clocks.started()) as store:
+        ahead = store.append("w", [make_trace("ahead")])
+        clocks.wall_s -= 400 * 86_400
+        clocks.pass_s(1.0)
+        store.evict()
+        clocks.pass_s(BELIEVED_AFTER_S)
+        store.append("w", [make_trace("after")])
+        assert [key.seq for key in store.newest(2)] == [ahead.written + 1, ahead.written]
+        clocks.pass_s(86_400 - 1)
+        assert store.evict() == 0
+        clocks.pass_s(2)
+        assert store.evict() == 2
+
+
+def test_a_clock_that_starts_in_the_past_dates_no_row_before_those_that_are_there(
+    tmp_path: Path,
+) -> None:
+    an_hour_ahead = time.time() + 3600.0
+    with make_store(tmp_path, now_s=lambda: an_hour_ahead) as store:
+        store.append("w", [make_trace("before")])
+    with open_store(default_url(tmp_path), small_config()) as store:
+        store.append("w", [make_trace("after")])
+        stats = store.stats()
+        assert stats.oldest_s == an_hour_ahead
+        assert stats.newest_s is not None
+        assert stats.newest_s > an_hour_ahead
+
+
+def test_a_clock_that_started_in_the_past_is_believed_after_an_hour() -> None:
+    clocks = Clocks()
+    clock = clocks.started(newest_s=clocks.wall_s + 86_400)
+    assert clock() == clocks.wall_s + 86_400
+    clocks.pass_s(BELIEVED_AFTER_S + 1)
+    assert clock() == clocks.wall_s
