@@ -18,6 +18,7 @@ from dvi.decoding import AdapterSlot, Pair
 from dvi.drafting import DraftWeights
 from dvi.drift import Arms, CanaryRule, FirstCounts, GuardRule, TrialCounts, TrialOutcome, Turn
 from dvi.registry import Act, Registry, RegistryError
+from dvi.registry.history import is_settled
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Canary:
         main = self._main
         if main is None or 0 in (main.adapter_version, self._slot.adapter_version):
             return None
-        return main
+        return None if self._slot.is_broken(main.adapter_version) else main
 
     @property
     def version(self) -> int | None:
@@ -100,26 +101,23 @@ class Canary:
     def loaded(self, weights: DraftWeights) -> None:
         """The drafter was given these before decoding started."""
         self._main = weights
+        self._write_settled(weights.adapter_version)
 
     def stage(self, weights: DraftWeights) -> None:
         """All rounds to this version, without a trial; one that runs is over, undecided."""
         with self._lock:
-            if self._trial is not None:
-                self._end(LEFT, "another version was put into service")
+            self._leave()
             self._main = weights
             self._slot.stage(weights)
-
-    def waive(self, version: int) -> None:
-        """``version`` was staged though history has its trial undecided: write the end of it down.
-
-        A restart would pass it over otherwise.
-        """
-        self._note(Act.SETTLE, version, "drafts all rounds, beside no trained version")
+            self._write_settled(weights.adapter_version)
 
     def begin(self, weights: DraftWeights, main: DraftWeights) -> None:
-        """Let ``weights`` draft their share of rounds beside ``main``, which drafts now."""
+        """Let ``weights`` draft their share of rounds beside ``main``, which drafts now.
+
+        A trial that runs is over, undecided.
+        """
         with self._lock:
-            assert self._trial is None
+            self._leave()
             self._main = main
             pair = Pair(weights, main, self.share)
             self._counts.open(weights.adapter_version, main.adapter_version)
@@ -137,12 +135,7 @@ class Canary:
             trial = self._trial
             if trial is None:
                 return False
-            arms = self._counts.read()
-            waited_s = self._clock() - trial.started_s
-            outcome = self._rule.judge(arms, waited_s)
-            reason = describe(trial.pair, arms, waited_s)
-            if self._slot.broken_canary == trial.pair.canary.adapter_version:
-                outcome, reason = TrialOutcome.ROLL_BACK, f"{reason}; it cannot be loaded"
+            outcome, reason = self._judge(trial)
             if outcome is TrialOutcome.WAIT:
                 return False
             if outcome is TrialOutcome.SETTLE:
@@ -162,6 +155,21 @@ class Canary:
             control=totals[Turn.CONTROL],
         )
 
+    def _judge(self, trial: _Trial) -> tuple[TrialOutcome, str]:
+        """By what both reached, but a version that cannot be loaded loses; and the reason."""
+        arms = self._counts.read()
+        waited_s = self._clock() - trial.started_s
+        outcome = self._rule.judge(arms, waited_s)
+        reason = describe(trial.pair, arms, waited_s)
+        for loser, then in (
+            (trial.pair.base, TrialOutcome.SETTLE),
+            (trial.pair.canary, TrialOutcome.ROLL_BACK),
+        ):
+            if self._slot.is_broken(loser.adapter_version):
+                outcome = then
+                reason += f"; version {loser.adapter_version} cannot be loaded"
+        return outcome, reason
+
     def _settle(self, weights: DraftWeights, reason: str) -> None:
         self._end(SETTLED, reason)
         self._main = weights
@@ -180,6 +188,10 @@ class Canary:
         else:  # a newer one waits for its own trial, and is the one in service
             self._note(Act.DISMISS, version, reason)
 
+    def _leave(self) -> None:
+        if self._trial is not None:
+            self._end(LEFT, "another version was put into service")
+
     def _end(self, decision: str, reason: str) -> None:
         assert self._trial is not None
         version = self._trial.pair.canary.adapter_version
@@ -187,6 +199,13 @@ class Canary:
         self._decisions[decision] += 1
         level = logging.WARNING if decision == ROLLED_BACK else logging.INFO
         logger.log(level, "canary %d %s: %s", version, decision.replace("_", " "), reason)
+
+    def _write_settled(self, version: int) -> None:
+        """A version that drafts all rounds without a trial: a restart would give it one."""
+        if not is_settled(self._registry.history(), version):
+            self._note(
+                Act.SETTLE, version, "drafts all rounds: no trained version to be tried beside"
+            )
 
     def _note(self, act: Act, version: int, reason: str) -> None:
         """History is for people and for a restart; decoding goes on without it."""

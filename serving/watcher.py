@@ -16,7 +16,7 @@ from dvi.decoding import AdapterSlot
 from dvi.decoding.faults import FAULTS
 from dvi.drafting import DraftWeights
 from dvi.registry import Act, Adapter, Registry, RegistryError
-from dvi.registry.history import is_on_trial, is_promoted_last, service_stack
+from dvi.registry.history import is_settled, service_stack, to_load
 from serving.background import BackgroundThread
 from serving.canary import Canary
 from serving.engine_thread import set_thread_modes
@@ -41,10 +41,11 @@ class Preparer(Protocol):
 class AdapterWatcher(BackgroundThread):
     """Looks at the registry's pointer and stages what it names. One thread, or ``poll`` by hand.
 
-    With a ``canary``, what was promoted beside a trained version drafts its share of rounds first;
-    beside the untrained draft it drafts all of them at once, and so does what a rollback names,
-    unless its own trial was never decided. One trial at a time: of the versions promoted meanwhile
-    the newest waits for its end.
+    With a ``canary``, a version that the registry's history has not settled since its promotion
+    drafts its share of rounds first, however it came to be the one in service: promoted, returned
+    to by a rollback, or found at start. What is settled drafts all rounds at once, and so does what
+    has no trained version beside it, which settles it. One trial at a time: of the versions
+    promoted meanwhile the newest waits for its end.
     """
 
     def __init__(
@@ -82,27 +83,23 @@ class AdapterWatcher(BackgroundThread):
     def load_first(self) -> int:
         """Before decoding starts: load the version in service, else an older one, else stay at 0.
 
-        Every version passed over is counted as refused, but one whose trial a restart cut off: the
-        first poll begins it again, or where nothing trained was left to load gives it all rounds.
-        Returns the version loaded.
+        With a canary a settled version is preferred: the first poll begins the trial of the one in
+        service beside it. Every version that does not pass is counted as refused. Returns the
+        version loaded.
         """
         self._look_at_pointer()
         events = self._registry.history()
-        waits = self._canary is not None and is_on_trial(events, self._in_service)
-        for version in dict.fromkeys([self._in_service, *reversed(service_stack(events))]):
-            if version == 0:
-                break
-            if version > self._in_service or version in self._refused:
-                continue
-            if waits and is_on_trial(events, version):
-                continue
+        versions = to_load(events, self._in_service)
+        if self._canary is not None:
+            versions.sort(key=lambda version: not is_settled(events, version))  # stable
+        for version in versions:
             weights = self._prepare(version)
             if weights is not None:
                 self._drafter.load(weights)
                 if self._canary is not None:
                     self._canary.loaded(weights)
                 break
-        self._tried = self._drafter.adapter_version if waits else self._in_service
+        self._tried = self._drafter.adapter_version
         return self._drafter.adapter_version
 
     def poll(self) -> None:
@@ -125,9 +122,9 @@ class AdapterWatcher(BackgroundThread):
         if self._said_away:
             return  # its history cannot be read
         events = self._registry.history()
-        undecided = is_on_trial(events, version)
-        is_new = version != 0 and (undecided or is_promoted_last(events, version))
-        if is_new and canary.version is not None:
+        is_new = not is_settled(events, version)
+        stack = service_stack(events)
+        if is_new and canary.version in stack:
             return  # tried stays: looked at again when that trial has ended
         self._tried = version
         main = canary.main
@@ -137,14 +134,14 @@ class AdapterWatcher(BackgroundThread):
         if weights is None:
             return
         base = canary.base
-        if is_new and base is not None:
+        # What was rolled back is no base, nor is a version its own.
+        others = {one for one in stack if one != version}
+        if is_new and base is not None and base.adapter_version in others:
             canary.begin(weights, base)
             logger.info("adapter version %d drafts its first rounds", version)
-            return
-        canary.stage(weights)
-        logger.info("adapter version %d staged", version)
-        if undecided:
-            canary.waive(version)
+        else:
+            canary.stage(weights)
+            logger.info("adapter version %d staged", version)
 
     def require_registry(self) -> None:
         """Raise OSError where the registry that named a version is gone."""

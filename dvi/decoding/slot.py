@@ -58,7 +58,7 @@ class AdapterSlot:
         self._num_owed = 0  # rounds that the control arm is behind
         self._canary_rounds = 0  # of all pairs
         self._left: int | None = None  # version in charge of the last pair, until an exchange
-        self._broken: int | None = None
+        self._broken: set[int] = set()  # versions that the drafter failed to load the last time
         self._counts = {SWAPPED: 0, REFUSED: 0}
 
     def stage(self, weights: DraftWeights | Pair) -> None:
@@ -86,10 +86,9 @@ class AdapterSlot:
         """Rounds that canaries drafted for, so far. Any thread."""
         return self._canary_rounds
 
-    @property
-    def broken_canary(self) -> int | None:
-        """The last canary that the drafter failed to load. Any thread."""
-        return self._broken
+    def is_broken(self, version: int) -> bool:
+        """Whether the drafter failed to load it when it was asked to last. Any thread."""
+        return version in self._broken
 
     def count_refused(self) -> None:
         """A version did not pass ``Drafter.prepare``: the old one stays. Any thread."""
@@ -125,7 +124,8 @@ class AdapterSlot:
         """Whose weights draft the coming rounds; they are in the drafter then. Decode thread only.
 
         The canary takes a step where its share allows all of its rounds. The steps after it are the
-        control, up to CONTROL_ROUNDS times as many rounds.
+        control, up to CONTROL_ROUNDS times as many rounds. A pair of which one cannot be loaded is
+        over, and the drafter keeps or gets the other where that can be.
         """
         pair = self._pair
         if pair is None or not num_rounds:
@@ -138,8 +138,9 @@ class AdapterSlot:
             turn = Turn.CONTROL
             self._num_owed -= num_rounds
         if not self._load(pair.canary if turn is Turn.CANARY else pair.base):
-            self._pair, self._broken = None, pair.canary.adapter_version
-            self._load(pair.base)
+            self._pair = None
+            if turn is Turn.CANARY:
+                self._load(pair.base)
             return Turn.ALONE
         if turn is Turn.CANARY:
             self._num_owed += CONTROL_ROUNDS * num_rounds
@@ -157,8 +158,10 @@ class AdapterSlot:
             self._drafter.load(weights)
         except FAULTS:
             logger.exception("adapter version %d not loaded", weights.adapter_version)
+            self._broken.add(weights.adapter_version)
             self.count_refused()
             return False
+        self._broken.discard(weights.adapter_version)
         return True
 
     def counts(self) -> dict[str, int]:

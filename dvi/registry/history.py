@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 
 
@@ -19,7 +20,7 @@ class Act(StrEnum):
     PROMOTE = "promote"
     ROLLBACK = "rollback"
     CANARY = "canary"  # drafts its share of rounds from now on
-    SETTLE = "settle"  # was a canary, drafts all rounds from now on
+    SETTLE = "settle"  # drafts all rounds from now on: its trial ended well, or there was none
     DISMISS = "dismiss"  # failed as a canary when a newer version was in service already
 
 
@@ -74,17 +75,23 @@ def service_stack(events: Iterable[Event]) -> list[int]:
     return stack
 
 
-def is_on_trial(events: Sequence[Event], version: int) -> bool:
-    """Whether ``version`` began as a canary and nothing was decided about it since."""
-    own = [event.act for event in events if event.version == version]
-    acts = [act for act in own if act in (Act.CANARY, Act.SETTLE, Act.DISMISS)]
-    return acts[-1:] == [Act.CANARY]
+def is_settled(events: Iterable[Event], version: int) -> bool:
+    """Whether ``version`` was given all rounds since it was promoted last; 0 needs nobody's word.
+
+    A promotion alone does not say so: it may wait for its trial, be in it, or come while no server
+    runs.
+    """
+    acts = [event.act for event in events if event.version == version]
+    decided = [act for act in acts if act in (Act.PROMOTE, Act.SETTLE)]
+    return version == 0 or decided[-1:] == [Act.SETTLE]
 
 
-def is_promoted_last(events: Sequence[Event], version: int) -> bool:
-    """Whether ``version`` came into service by a promotion, not by a rollback to it."""
-    acts = [event for event in events if event.act in (Act.PROMOTE, Act.ROLLBACK)]
-    return bool(acts) and acts[-1].act is Act.PROMOTE and acts[-1].version == version
+def to_load(events: Iterable[Event], current: int) -> list[int]:
+    """Trained versions to start with, best first: ``current``, then those in service before it."""
+    stack = service_stack(events)
+    while stack and stack[-1] != current:
+        stack.pop()  # promoted, but the pointer says otherwise
+    return list(takewhile(bool, dict.fromkeys([current, *reversed(stack)])))
 
 
 def _after_rollback(stack: Sequence[int], event: Event) -> list[int]:

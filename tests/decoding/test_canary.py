@@ -103,8 +103,21 @@ def test_a_canary_that_cannot_be_loaded_ends_the_trial_and_is_counted() -> None:
     slot, shelf = slot_with_pair(0.5)
     shelf.breaks = 2
     assert [slot.take_turn(1) for _ in range(6)] == [Turn.ALONE] * 6
-    assert (shelf.adapter_version, slot.adapter_version, slot.broken_canary) == (1, 1, 2)
+    assert (shelf.adapter_version, slot.adapter_version) == (1, 1)
+    assert [slot.is_broken(version) for version in (1, 2)] == [False, True]
     assert slot.counts() == {"swapped": 0, "refused": 1}
+
+
+def test_a_version_in_charge_that_cannot_be_loaded_is_the_one_that_is_blamed() -> None:
+    slot, shelf = slot_with_pair(0.5)
+    shelf.breaks = 1
+    assert [slot.take_turn(1) for _ in range(6)] == [Turn.ALONE] * 6
+    assert [slot.is_broken(version) for version in (1, 2)] == [True, False]
+    assert slot.counts() == {"swapped": 0, "refused": 1}
+    shelf.breaks = None
+    slot.stage(DraftWeights(1))
+    slot.swap_if_staged()
+    assert not slot.is_broken(1)
 
 
 def stage_pair(rig: Rig, kind: str, scales: dict[int, float], share: float) -> Bench:

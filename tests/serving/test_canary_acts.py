@@ -89,8 +89,9 @@ def test_beside_the_untrained_draft_a_version_drafts_all_rounds_at_once(untraine
     assert untrained.poll() == (4, None)
     untrained.restart()
     assert untrained.poll() == (4, None)
-    acts = [one.act for one in untrained.registry.history()]
-    assert (acts.count(Act.CANARY), acts.count(Act.SETTLE)) == (1, 0)
+    events = untrained.registry.history()
+    assert [one.version for one in events if one.act is Act.CANARY] == [3]
+    assert [one.version for one in events if one.act is Act.SETTLE] == [1, 2, 4]
 
 
 def test_a_version_that_never_drafted_is_nothing_to_be_tried_beside(untrained: Small) -> None:
