@@ -139,9 +139,13 @@ def promotions(result: ArmResult) -> list[Promotion]:
     return [_promotion(rows) for rows in by_version.values()]
 
 
-def num_harmful(found: Sequence[Promotion]) -> int:
-    """Promotions that cost more than HARM, with a confidence corrected for their number."""
-    return sum(one.doubt_of_harm() < DOUBT / len(found) for one in found)
+def num_harmful(found: Sequence[Promotion], num_judged: int) -> int:
+    """Promotions that cost more than HARM; ``num_judged`` is all that are judged with them.
+
+    The confidence is corrected for that number: DOUBT is the chance that any of them is wronged.
+    """
+    assert num_judged >= len(found)
+    return sum(one.doubt_of_harm() < DOUBT / num_judged for one in found)
 
 
 def _promotion(rows: Sequence[RequestRow]) -> Promotion:

@@ -171,8 +171,13 @@ def _memory_grid(groups: Groups) -> Grid:
 
 def _promotion_grid(groups: Groups) -> Grid:
     rows = []
+    judged = {
+        name: [one for result in group for one in promotions(result)]
+        for name, group in groups.items()
+    }
+    num_judged = sum(map(len, judged.values()))
     for name, group in groups.items():
-        found = [one for result in group for one in promotions(result)]
+        found = judged[name]
         gains = [one.gain for one in found]
         rows.append(
             (
@@ -182,11 +187,12 @@ def _promotion_grid(groups: Groups) -> Grid:
                 str(sum(result.refused for result in group)),
                 f"{statistics.fmean(gains):+.3f}" if gains else "-",
                 f"{min(gains):+.3f}" if gains else "-",
-                str(num_harmful(found)),
+                str(num_harmful(found, num_judged)),
             )
         )
     head = ("arm", "promoted", "held", "refused", "mean gain", "worst", "harmful")
-    return Grid("each promoted version against the one that it replaced", head, rows)
+    title = f"each promoted version against the one that it replaced, {num_judged} judged together"
+    return Grid(title, head, rows)
 
 
 def _live_grid(groups: Groups) -> Grid:

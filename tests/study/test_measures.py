@@ -105,11 +105,31 @@ def test_promotions_pair_a_version_with_the_one_that_it_replaced() -> None:
 
 def test_only_a_certain_loss_beyond_the_bound_is_harm() -> None:
     fine = [Promotion(50, 50, 400)] * 20
-    assert num_harmful(fine) == 0
+    assert num_harmful(fine, 20) == 0
     # 400 positions, 60 worse: -.15, and a deviation of sqrt(2 * 60) / 400 = .027: 4.4 of them
     # beyond -.03, where one of 21 tests at .05 in all needs 2.8
-    assert num_harmful([*fine, Promotion(0, 60, 400)]) == 1
-    assert num_harmful([Promotion(0, 6, 40)]) == 0  # the same loss on few positions
+    assert num_harmful([*fine, Promotion(0, 60, 400)], 21) == 1
+    assert num_harmful([Promotion(0, 6, 40)], 1) == 0  # the same loss on few positions
+
+
+def test_harm_is_judged_by_the_number_of_promotions_in_the_whole_table() -> None:
+    """31 worse of 400 positions: .0475 beyond the bound, a deviation of sqrt(2 * 31) / 400 = .0197,
+    so 2.41 of them. Alone at .05 that needs 1.64, as one of 20 it needs 2.81.
+    """
+    lost, kept = f"{'0' * 31}{'1' * 369}", "1" * 400
+    bad = result([row("a", lost, replaced=kept, version=1)])
+    fine = [
+        result([row("a", kept, replaced=kept, version=1)], name="lk x block", seed=seed)
+        for seed in range(19)
+    ]
+
+    def harmful(arms: list[ArmResult]) -> list[str]:
+        (grid,) = (one for one in section(arms).grids if one.columns[-1] == "harmful")
+        assert grid.title.endswith(f"{len(arms)} judged together")
+        return [one[-1] for one in grid.rows]
+
+    assert harmful([bad]) == ["1"]
+    assert harmful([bad, *fine]) == ["0", "0"]
 
 
 def test_the_report_compares_seed_by_seed_and_writes_three_files(tmp_path: Path) -> None:

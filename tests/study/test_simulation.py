@@ -12,7 +12,7 @@ import torch
 
 from dvi.config import DrafterConfig
 from dvi.decoding.startup import load_model
-from dvi.study.arms import Arm, Setting
+from dvi.study.arms import OBJECTIVES, Arm, Setting
 from dvi.study.memory import recall
 from dvi.study.record import Recording
 from dvi.study.results import ArmResult
@@ -100,7 +100,7 @@ def test_simulated_acceptance_is_the_engine_s(block: ArmResult) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["block", "head"])
-@pytest.mark.parametrize("objective", ["dvi", "pg", "osd", "lk"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_simulated_acceptance_is_the_engine_s_for_every_objective(
     common: list[str], recording: Recording, kind: str, objective: str
 ) -> None:
