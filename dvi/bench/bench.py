@@ -97,7 +97,7 @@ class Bench:
         self._stack.close()
         for path in self.run_dir.glob("replay.sqlite*"):  # throw-away state; the log stays
             path.unlink()
-        for name in ("adapters", "trainer"):
+        for name in ("adapters", "trainer", "staging", "int8"):
             shutil.rmtree(self.run_dir / name, ignore_errors=True)
 
     def loaded(self) -> Loaded:
@@ -106,11 +106,15 @@ class Bench:
             self._loaded = load_model(self.config)
         return self._loaded
 
+    @property
+    def store_url(self) -> str:
+        """Of the store that ``store`` opens."""
+        return f"sqlite:///{self.run_dir / 'replay.sqlite'}"
+
     def store(self) -> ReplayStore:
         """Where the engines' traces go."""
         if self._store is None:
-            url = f"sqlite:///{self.run_dir / 'replay.sqlite'}"
-            self._store = self._stack.enter_context(open_store(url, self.config.replay))
+            self._store = self._stack.enter_context(open_store(self.store_url, self.config.replay))
             self._writer = self._stack.enter_context(TraceWriter(self._store, self.config.replay))
         return self._store
 
@@ -129,7 +133,7 @@ class Bench:
 
         A draft that learns starts from ``bench.adapters``. Raises ValueError with one line.
         """
-        if self._costs is None and self.config.decoding.adaptive:
+        if self._costs is None and shape.adaptive and self.config.decoding.adaptive:
             self._costs = self._open(EngineShape(self.config.drafter.kind, max(BATCH_SIZES))).costs
         pauses = PauseObserver()
         subject = Subject(self._config(shape), self._open(shape, pauses), pauses, self._numbers)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dvi.bench.curve import CURVE
+from dvi.bench.int8 import INT8
 from dvi.bench.live import LIVE
 from dvi.bench.part import Part
 from dvi.bench.peers import PEERS
 from dvi.bench.prefix import PREFIX
 from dvi.bench.spec import SPEC
+from dvi.bench.staging import STAGING
 from dvi.bench.steps import STEPS
 from dvi.bench.stream import STREAM
 from dvi.bench.swaps import SWAPS
@@ -21,10 +23,12 @@ PARTS: Sequence[Part] = (
     STREAM,
     SPEC,
     PEERS,
+    INT8,
     LIVE,
     CURVE,
     STEPS,
     SWAPS,
+    STAGING,
     PREFIX,
 )
 

@@ -48,7 +48,7 @@ def measure(bench: Bench) -> Section:
             items = batches[CELLS.index(cell)]
             own = [one for one in runners if _races(one, cell, _kind(bench))]
             if warm and cell.temperature != warmed:
-                notes += _warm_up(bench, own, mixed(warm), cell.temperature)
+                notes += warm_up(bench, own, mixed(warm), cell.temperature)
                 warmed = cell.temperature
             log.info("narrow stream, %s", cell.name)
             checked = [one.name for one in own[1:]]
@@ -62,7 +62,7 @@ def _races(runner: EngineRunner, cell: Cell, configured: str) -> bool:
     return cell == CELLS[0] or runner.subject.config.drafter.kind in ("none", configured)
 
 
-def _warm_up(
+def warm_up(
     bench: Bench, runners: Sequence[EngineRunner], items: Sequence[Item], temperature: float
 ) -> list[str]:
     """Serve ``items`` by every engine that remembers; train on what the configured kind served.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Sequence
 
 import torch
 
 from dvi.bench.bench import Bench, EngineShape, Subject
-from dvi.bench.part import Part, Section
+from dvi.bench.part import Json, Part, Section
 from dvi.bench.prompts import narrow_mix
 from dvi.bench.rows import empty, fill
 from dvi.bench.stats import quantile
@@ -24,12 +25,12 @@ NUM_VERSIONS = 4  # that take turns; each holds a merged block
 SCALE = 0.01  # of the normal values; any finite size costs the same
 
 
-def random_versions(subject: Subject, count: int) -> list[DraftWeights]:
-    """``count`` prepared versions that fit the drafter."""
+def random_adapters(subject: Subject, count: int) -> list[Adapter]:
+    """``count`` versions that fit the drafter, as they are read from a registry."""
     parts = subject.engine.parts
     layout = draft_branch(subject.config.drafter, parts.target).layout
     generator = torch.Generator().manual_seed(0)
-    prepared = []
+    adapters = []
     for version in range(1, count + 1):
         tensors = {
             name: SCALE * torch.randn(shape, generator=generator, dtype=layout.dtype)
@@ -46,9 +47,8 @@ def random_versions(subject: Subject, count: int) -> list[DraftWeights]:
             rows_trained=0,
             created_s=0.0,
         )
-        adapter = Adapter(version, tensors, {"alpha_pattern": layout.alphas()}, manifest)
-        prepared.append(parts.drafter.prepare(adapter))
-    return prepared
+        adapters.append(Adapter(version, tensors, {"alpha_pattern": layout.alphas()}, manifest))
+    return adapters
 
 
 def swap_pauses_ms(subject: Subject, versions: list[DraftWeights], count: int) -> list[float]:
@@ -76,19 +76,29 @@ def measure(bench: Bench) -> Section:
     if DRAFTERS[kind].branch is None:
         return Section({}, notes=[f"swaps: drafter={kind} has nothing to swap"])
     with bench.engine(EngineShape(kind, 1)) as subject:
-        versions = random_versions(subject, NUM_VERSIONS)
+        prepare = subject.engine.parts.drafter.prepare
+        versions = [prepare(one) for one in random_adapters(subject, NUM_VERSIONS)]
         pauses = swap_pauses_ms(subject, versions, bench.config.bench.swaps)
-    data = {
-        "count": len(pauses),
-        "median_ms": statistics.median(pauses),
-        "p99_ms": quantile(pauses, 0.99),
-        "max_ms": max(pauses),
+    return Section(pause_data(pauses), notes=[pause_line(pauses)])
+
+
+def pause_data(pauses_ms: Sequence[float]) -> Json:
+    """For bench.json."""
+    return {
+        "count": len(pauses_ms),
+        "median_ms": statistics.median(pauses_ms),
+        "p99_ms": quantile(pauses_ms, 0.99),
+        "max_ms": max(pauses_ms),
     }
-    note = (
+
+
+def pause_line(pauses_ms: Sequence[float]) -> str:
+    """For people."""
+    data = pause_data(pauses_ms)
+    return (
         f"swap pause: median {data['median_ms']:.3f} ms, p99 {data['p99_ms']:.3f} ms, "
         f"largest {data['max_ms']:.3f} ms over {data['count']} swaps"
     )
-    return Section(data, notes=[note])
 
 
 SWAPS = Part("swaps", "pauses of a running request while adapters are exchanged", measure)

@@ -142,6 +142,30 @@ def test_a_stream_is_measured_after_its_warm_requests_with_a_trained_draft(
     assert not list(tmp_path.glob("adapters"))
 
 
+@pytest.mark.slow
+def test_an_8_bit_target_is_raced_beside_the_float_one_in_one_run(
+    config: DviConfig, tmp_path: Path
+) -> None:
+    config.bench.parts, config.bench.warm_requests, config.bench.train_steps = "int8", 1, 1
+    assert run_bench(config, tmp_path, as_json=False) == 0
+    found = json.loads((tmp_path / "bench.json").read_text())["int8"]
+    (cell,) = found["cells"]
+    assert [way["way"] for way in cell["ways"]] == ["plain", "auto", "plain float"]
+    # Only answers of the same target are compared.
+    assert cell["identity"]["identical"] == cell["identity"]["compared"] == len(DOMAINS)
+    shares = [one["median"] for one in cell["ways"][-1]["over_plain_by_group"].values()]
+    assert found["plain_over_float"] == pytest.approx(sum(1 / one for one in shares) / len(shares))
+    assert not (tmp_path / "int8").exists()
+
+
+def test_a_target_that_is_quantized_already_is_not_compared_with_itself(
+    config: DviConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.bench.parts, config.model.quantization = "int8", "int8"
+    assert run_bench(config, tmp_path, as_json=False) == 0
+    assert "model.quantization=none" in capsys.readouterr().out
+
+
 def test_a_prompt_file_is_measured_cold_by_category(config: DviConfig, tmp_path: Path) -> None:
     path = tmp_path / "spec.jsonl"
     rows = [{"category": name, "turns": ["hello"]} for name in ("writing", "math")]

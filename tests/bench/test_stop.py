@@ -20,13 +20,16 @@ from tests.bench.fakes import FakeClock, FakeRunner
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_for_the_end_and_the_second_one_ends(number: signal.Signals) -> None:
+def test_the_first_signal_asks_for_the_end_and_a_later_one_ends(number: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    stop = Stop()
+    clock = FakeClock()
+    stop = Stop(clock)
     with stop.on_signals():
         assert not stop.is_asked()
         os.kill(os.getpid(), number)
         assert stop.is_asked()
+        os.kill(os.getpid(), number)  # the same one, as `timeout` sends it
+        clock.now_s = 2.0
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
     assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))

@@ -1,0 +1,186 @@
+"""The part `staging`: what a running answer feels of new versions while the trainer learns.
+
+Owns the turns of staging, done as the server's watcher does it, and which rounds were beside one;
+the trainer is the server's own process on the bench's traces. Does not know what a version learned.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from dvi.bench.bench import Bench, EngineShape, Subject
+from dvi.bench.part import Part, Section
+from dvi.bench.prompts import narrow_mix
+from dvi.bench.race import How
+from dvi.bench.rows import empty, fill
+from dvi.bench.runners import EngineRunner
+from dvi.bench.stats import quantile
+from dvi.bench.swaps import NUM_VERSIONS, pause_data, pause_line, random_adapters
+from dvi.bench.ways import WAYS
+from dvi.config.io import dump_config
+from dvi.drafting.factory import DRAFTERS
+from dvi.drafting.ground import learned_kind
+from dvi.registry import Adapter
+from serving.engine_thread import set_thread_modes
+from serving.main import SWITCH_INTERVAL_S, keep_what_is_loaded
+from serving.supervisor import Supervisor, trainer_command, trainer_environment
+from serving.trainer_status import TrainerStatusReader
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 0.3  # between two stagings: some rounds are beside none
+TRAINS_WITHIN_S = 120.0  # a process that starts where nobody else wants the CPU
+DRAFT = next(way for way in WAYS if way.name == "draft")
+Span = tuple[float, float]  # seconds: began, ended
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Rounds of one request after the other, and the stagings meanwhile."""
+
+    rounds: Sequence[Span]
+    stagings: Sequence[Span]  # from the first look at a version until it stood in line
+
+
+def watch(subject: Subject, adapters: Sequence[Adapter], count: int) -> Watched:
+    """Decode with fixed draft length while ``count`` stagings are made in a thread of their own."""
+    prompts = narrow_mix(subject.opened.tokenizer, 1)
+    turns = itertools.cycle(adapters)
+    rounds: list[Span] = []
+    stagings: list[Span] = []
+    with ThreadPoolExecutor(1, initializer=set_thread_modes, initargs=(1,)) as pool:
+        staging = pool.submit(_stage, subject, next(turns))
+        while len(stagings) < count:
+            names = fill(subject, DRAFT, prompts, subject.config.bench.max_tokens)
+            is_running = True
+            while is_running and len(stagings) < count:
+                start_s = time.perf_counter()
+                is_running = subject.engine.step().num_ended == 0
+                rounds.append((start_s, time.perf_counter()))
+                if staging.done():
+                    stagings.append(staging.result())
+                    staging = pool.submit(_stage, subject, next(turns))
+            empty(subject, names)
+    return Watched(rounds, stagings)
+
+
+def _stage(subject: Subject, adapter: Adapter) -> Span:
+    time.sleep(PAUSE_S)
+    start_s = time.perf_counter()
+    subject.engine.slot.stage(subject.engine.parts.drafter.prepare(adapter))
+    return start_s, time.perf_counter()
+
+
+def gaps_ms(watched: Watched) -> tuple[list[float], list[float]]:
+    """Milliseconds of the rounds beside a staging, and of the others.
+
+    The round that begins after a staging is beside it: it makes the exchange.
+    """
+    beside: list[float] = []
+    alone: list[float] = []
+    before = watched.rounds[0]
+    for one in watched.rounds:
+        touched = any(before[0] < end and begin < one[1] for begin, end in watched.stagings)
+        (beside if touched else alone).append(1e3 * (one[1] - one[0]))
+        before = one
+    return beside, alone
+
+
+@contextmanager
+def _trainer(bench: Bench) -> Iterator[TrainerStatusReader]:
+    """The trainer's process, busy until the end: the traces pay for more steps than it can make.
+
+    Raises ValueError where it makes none.
+    """
+    folder, config = bench.run_dir / "staging", bench.config
+    told = replace(
+        config,
+        state_dir=str(folder),
+        replay=replace(config.replay, url=bench.store_url, log_content=True),
+        registry=replace(config.registry, path=None),
+        tracking=replace(config.tracking, kind="none"),
+        trainer=replace(config.trainer, steps_per_trace=1e6),
+    )
+    dump_config(told, folder / "trainer.json")
+    status = TrainerStatusReader(folder / "trainer" / "status.json")
+    command = trainer_command(folder / "trainer.json")
+    with Supervisor(command, trainer_environment(config.trainer.num_threads)):
+        deadline = time.monotonic() + TRAINS_WITHIN_S
+        while not status.read().steps:
+            if time.monotonic() > deadline:
+                raise ValueError(f"the trainer made no step in {TRAINS_WITHIN_S:.0f} s")
+            time.sleep(0.1)
+        yield status
+
+
+@contextmanager
+def _as_served() -> Iterator[None]:
+    """The modes of a serving process that decide how its threads share the interpreter."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_what_is_loaded()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(interval_s)
+
+
+def measure(bench: Bench) -> Section:
+    """Nothing to stage where nothing is learned."""
+    kind = learned_kind(bench.config.drafter)
+    if DRAFTERS[kind].branch is None:
+        return Section({}, notes=[f"staging: drafter={kind} has nothing to stage"])
+    with bench.engine(EngineShape(kind, 1, adaptive=False)) as subject:
+        served = narrow_mix(subject.opened.tokenizer, 2 * bench.config.trainer.batch_size)
+        log.info("staging: %d requests for the trainer", len(served))
+        EngineRunner(kind, subject).run(served, How(bench.config.bench.max_tokens, 0.0, 0))
+        adapters = random_adapters(subject, NUM_VERSIONS)
+        with _trainer(bench) as status, _as_served():
+            log.info("staging: %d versions beside decoding", bench.config.bench.swaps)
+            first = status.read().steps
+            subject.pauses.pauses_s.clear()
+            watched = watch(subject, adapters, bench.config.bench.swaps)
+            num_steps = status.read().steps - first
+        return section(watched, [1e3 * one for one in subject.pauses.pauses_s], num_steps)
+
+
+def section(watched: Watched, pauses_ms: Sequence[float], num_steps: int) -> Section:
+    """The longest round beside a staging against the median of the others."""
+    beside, alone = gaps_ms(watched)
+    median = statistics.median(alone)
+    data = {
+        "stagings": len(watched.stagings),
+        "staging_ms": 1e3 * statistics.median(end - begin for begin, end in watched.stagings),
+        "rounds_beside": len(beside),
+        "rounds_alone": len(alone),
+        "median_ms": median,
+        "median_beside_ms": statistics.median(beside),
+        "p99_beside_ms": quantile(beside, 0.99),
+        "longest_beside_ms": max(beside),
+        "longest_alone_ms": max(alone),
+        "longest_over_median": max(beside) / median,
+        "swap_pause": pause_data(pauses_ms),
+        "trainer_steps": num_steps,
+    }
+    notes = [
+        f"gap between rounds, trainer running ({num_steps} steps): median {median:.1f} ms, longest "
+        f"{max(alone):.1f} ms; while a version was staged ({len(beside)} rounds, "
+        f"{data['staging_ms']:.0f} ms each): median {data['median_beside_ms']:.1f} ms, p99 "
+        f"{data['p99_beside_ms']:.1f} ms, longest {max(beside):.1f} ms, "
+        f"{data['longest_over_median']:.2f} of the median",
+        f"trainer running, {pause_line(pauses_ms)}",
+    ]
+    return Section(data, notes=notes)
+
+
+STAGING = Part("staging", "rounds beside the staging of versions, trainer running", measure, False)

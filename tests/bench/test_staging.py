@@ -1,0 +1,72 @@
+"""Which rounds were beside a staging, and the part with a real trainer process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dvi.bench.bench import Bench, EngineShape
+from dvi.bench.main import run_bench
+from dvi.bench.staging import Watched, gaps_ms, section, watch
+from dvi.bench.swaps import random_adapters
+from dvi.config import DviConfig
+
+# Rounds of 1, 2, 3, 4 and 5 s, one right after the other.
+ROUNDS = [(0.0, 1.0), (1.0, 3.0), (3.0, 6.0), (6.0, 10.0), (10.0, 15.0)]
+
+
+def _seconds(stagings: list[tuple[float, float]]) -> list[float]:
+    beside, alone = gaps_ms(Watched(ROUNDS, stagings))
+    assert sorted(beside + alone) == [1000.0, 2000.0, 3000.0, 4000.0, 5000.0]
+    return [one / 1000 for one in beside]
+
+
+def test_rounds_beside_a_staging_are_those_it_touches_and_the_one_that_exchanges() -> None:
+    assert _seconds([(1.5, 2.5)]) == [2.0, 3.0]
+    assert _seconds([(0.5, 3.5)]) == [1.0, 2.0, 3.0, 4.0]
+    assert _seconds([(14.0, 14.5)]) == [5.0]
+    assert _seconds([(0.2, 0.4), (10.5, 11.0)]) == [1.0, 2.0, 5.0]
+    assert _seconds([]) == []
+
+
+def test_the_longest_round_beside_is_set_against_the_median_of_the_others() -> None:
+    found = section(Watched(ROUNDS, [(6.5, 9.5)]), [0.25, 0.75], num_steps=3).data
+    # Beside: 4 and 5 s; the others 1, 2 and 3.
+    assert found["longest_over_median"] == pytest.approx(5 / 2)
+    assert (found["rounds_beside"], found["rounds_alone"]) == (2, 3)
+    assert found["staging_ms"] == 3000.0
+    assert found["swap_pause"]["p99_ms"] == 0.75
+    assert found["trainer_steps"] == 3
+
+
+def test_every_version_staged_beside_decoding_is_taken_by_a_round(
+    config: DviConfig, tmp_path: Path
+) -> None:
+    with (
+        Bench(config, tmp_path) as bench,
+        bench.engine(EngineShape("block", 1, adaptive=False)) as subject,
+    ):
+        found = watch(subject, random_adapters(subject, 2), count=2)
+        # The loop ends with the last one in line: nobody decodes any more.
+        assert subject.engine.stats().swaps["swapped"] >= 1
+    assert len(found.stagings) == 2
+    assert len(found.rounds) > 2
+    beside, alone = gaps_ms(found)
+    assert beside
+    assert alone
+
+
+@pytest.mark.slow
+def test_gaps_and_pauses_are_measured_while_a_trainer_learns(
+    config: DviConfig, tmp_path: Path
+) -> None:
+    config.bench.parts, config.bench.max_tokens = "staging", 32
+    config.trainer.batch_size = 2
+    assert run_bench(config, tmp_path, as_json=False) == 0
+    found = json.loads((tmp_path / "bench.json").read_text())["staging"]
+    assert found["stagings"] == config.bench.swaps
+    assert found["trainer_steps"] > 0
+    assert found["swap_pause"]["count"] > 0
+    assert not (tmp_path / "staging").exists()
