@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, tuple_, update
 
 from dvi.replay.clock import FOLLOWED_S
+from dvi.replay.counters import forget_gone
 from dvi.replay.rows import RowKey, Selection
 from dvi.replay.schema import contents, totals, traces
 from dvi.types import ID_PART_MARK
@@ -138,6 +139,7 @@ def _delete(connection: Connection, rows: Sequence[SizedRow]) -> None:
     for piece in chunks([row.key for row in rows]):
         for table in (contents, traces):
             connection.execute(delete(table).where(tuple_(table.c.writer, table.c.seq).in_(piece)))
+    forget_gone(connection, {row.writer for row in rows})
     add_to_totals(
         connection,
         rows=-len(rows),

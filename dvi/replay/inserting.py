@@ -1,4 +1,4 @@
-"""New rows: the writer's counter, duplicates, the two inserts.
+"""New rows: duplicates, the two inserts, the step of the writer's counter.
 
 Every function runs inside the caller's write transaction; knows nothing of eviction.
 """
@@ -45,15 +45,6 @@ def storable(text: str) -> str:
     PostgreSQL knows no NUL, and a lone surrogate has no UTF-8; JSON may carry both.
     """
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
-def lock_writer(connection: Connection, writer: str) -> int:
-    """The writer's last seq; its row is locked until commit, which orders that writer's appends."""
-    mine = writers.c.writer == writer
-    locked = connection.execute(update(writers).where(mine).values(last_seq=writers.c.last_seq))
-    if locked.rowcount == 0:
-        connection.execute(insert(writers).values(writer=writer, last_seq=0))
-    return int(connection.execute(select(writers.c.last_seq).where(mine)).scalar_one())
 
 
 def without_duplicates(connection: Connection, given: Sequence[NewRow]) -> list[NewRow]:

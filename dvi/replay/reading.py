@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, select, tuple_
 from dvi.replay.encoding import Content, DamagedTrace, decode
 from dvi.replay.eviction import chunks
 from dvi.replay.rows import Cursor, ReplayStats, RowKey, StoredTrace
-from dvi.replay.schema import contents, purges, totals, traces, writers
+from dvi.replay.schema import GONE, contents, purges, totals, traces, writers
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class FetchedRow:
 
 def keys_behind(connection: Connection, cursor: Cursor, max_rows: int) -> list[RowKey]:
     """The next keys: within a writer by seq, over writers roughly by time."""
-    known = connection.execute(select(writers.c.writer, writers.c.last_seq)).all()
+    counters = select(writers.c.writer, writers.c.last_seq).where(writers.c.writer != GONE)
+    known = connection.execute(counters).all()
     streams = [
         _stream(connection, row.writer, cursor.get(row.writer, 0), max_rows)
         for row in known

@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 SCHEMA_VERSION = 1
 TRAINER = "trainer"  # the one lease there is
+GONE = ""  # in writers: all that have no trace any more, with the highest of their seqs
 
 metadata = MetaData()
 
@@ -36,7 +37,7 @@ writers = Table(
     "writers",
     metadata,
     Column("writer", String(64), primary_key=True),
-    # Outlives the rows: a seq is not given out again after the newest rows were deleted.
+    # A seq is not given out again after the newest traces were deleted, nor (GONE) after all were.
     Column("last_seq", BigInteger, nullable=False),
 )
 

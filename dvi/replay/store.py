@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, select, update
 
 from dvi.config import ReplayConfig
 from dvi.replay.clock import SteadyClock, boot_s
+from dvi.replay.counters import lock_writer
 from dvi.replay.database import Database, open_database
 from dvi.replay.encoding import encode
 from dvi.replay.eviction import (
@@ -26,7 +27,7 @@ from dvi.replay.eviction import (
     selected,
     stored_before,
 )
-from dvi.replay.inserting import NewRow, insert_rows, lock_writer, without_duplicates
+from dvi.replay.inserting import NewRow, insert_rows, without_duplicates
 from dvi.replay.lease import Lease
 from dvi.replay.reading import (
     FetchedRow,
@@ -94,11 +95,11 @@ class ReplayStore:
         rows = [NewRow(trace, encode(trace)) for trace in new]
         self._require_disk(sum(row.num_bytes for row in rows))
         with self._database.writing() as connection:
-            last_seq = lock_writer(connection, writer)
             fresh = without_duplicates(connection, rows)
             self._evict_old(connection)
             self._make_room(connection, sum(row.num_bytes for row in fresh))
             if fresh:
+                last_seq = lock_writer(connection, writer)
                 insert_rows(connection, writer, last_seq, fresh, self._now_s())
             self._make_room(connection, 0)
             surplus = self._surplus_bytes(connection)

@@ -13,9 +13,10 @@ import pytest
 from sqlalchemy import make_url
 
 from dvi.replay import ReplayStoreError, Selection, TraceWriter, advance, is_there, open_store
+from dvi.replay.counters import lock_writer
 from dvi.replay.encoding import encode
 from dvi.replay.eviction import add_to_totals
-from dvi.replay.inserting import NewRow, insert_rows, lock_writer
+from dvi.replay.inserting import NewRow, insert_rows
 from dvi.replay.postgres import with_limits
 from tests.postgres import Cluster
 from tests.replay.fakes import make_store, make_trace, small_config

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 
 from dvi.replay import ReplayStore, RowKey, StoredTrace, advance
 from dvi.replay.eviction import KEPT_SHARE
-from dvi.replay.schema import totals, traces
+from dvi.replay.schema import GONE, totals, traces, writers
 from tests.replay.fakes import Place, make_store, make_trace, small_config
 
 
@@ -70,6 +70,44 @@ def test_several_writers_are_merged_by_time_and_each_kept_in_order(place: Place)
         rows = drain(store, {}, max_rows=2)
     assert [row.key.seq for row in rows if row.key.writer == "a"] == [1, 2, 3, 4]
     assert [row.key.seq for row in rows if row.key.writer == "b"] == [1, 2, 3]
+
+
+def known_writers(store: ReplayStore) -> set[str]:
+    with store._database.reading() as connection:
+        return set(connection.execute(select(writers.c.writer)).scalars())
+
+
+def test_a_writer_is_forgotten_with_its_last_row_and_may_still_come_back(place: Place) -> None:
+    clock = Clock()
+    with make_store(place, small_config(max_age_days=1), clock) as store:
+        for i in range(5):
+            store.append(f"gone-{i}", [make_trace(f"{i}-{j}") for j in range(i + 1)])
+        cursor: dict[str, int] = {}
+        assert len(drain(store, cursor)) == 1 + 2 + 3 + 4 + 5
+        clock.now_s += 86_400 + 1
+        store.append("alive", [make_trace("now")])
+        assert known_writers(store) == {"alive", GONE}
+        assert ids(drain(store, {})) == ids(drain(store, cursor)) == ["now"]
+        store.append("gone-3", [make_trace("late")])  # it was stopped for a day
+        assert ids(drain(store, cursor)) == ["late"]
+        assert cursor["gone-3"] > 4
+
+
+def test_no_seq_is_given_out_twice_and_each_row_is_read_once_while_writers_come_and_go(
+    place: Place,
+) -> None:
+    rng = random.Random(7)
+    clock = Clock()
+    read: list[RowKey] = []
+    cursor: dict[str, int] = {}
+    with make_store(place, small_config(max_age_days=0.001), clock) as store:  # 86 s
+        for step in range(40):
+            clock.now_s += rng.random() * 40
+            store.append(f"{rng.randrange(6)}", [make_trace(f"{step}-{i}", 1) for i in range(2)])
+            read += [row.key for row in drain(store, cursor, 99)]
+            there = {row.key.writer for row in drain(store, {}, 99)}
+            assert known_writers(store) - {GONE} == there
+    assert len(read) == len(set(read)) == 2 * 40
 
 
 def test_a_request_choice_is_stored_once(place: Place) -> None:
