@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The study of docs/study.md: bash scripts/study.sh --quick | --full | --small [key=value ...]
+# The study of docs/study.md: bash scripts/study.sh --quick | --full | --small | --served [key=value ...]
 # It goes on where it was stopped: one JSON line an arm in .dvi/study/SIZE/arms.jsonl.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -18,6 +18,8 @@ import torch
 from dvi.bench.report import print_section
 from dvi.config.home import dvi_home
 from dvi.decoding.measure import processor_name
+from dvi.launch.compose import compose_config
+from dvi.launch.request import LaunchRequest
 from dvi.modeling.fingerprint import base_fingerprint
 from dvi.modeling.resolve import resolve_model_path
 from dvi.study.arms import Arm, full, quick, small
@@ -25,6 +27,7 @@ from dvi.study.record import record
 from dvi.study.report import write
 from dvi.study.results import ResultFile, source_hash
 from dvi.study.run import Kit, Models, config_of, run_arm
+from dvi.study.served import judge_served, served_section
 from dvi.study.tables import section
 from trainers.background import set_up_torch
 
@@ -33,7 +36,7 @@ def main(words: Sequence[str]) -> int:
     """Run the study; 2 for words that cannot be used, 0 with whatever part was asked for."""
     options = _parse(words)
     try:
-        return _study(options)
+        return _served(options) if options.served else _study(options)
     except ValueError as error:
         print(f"study: {error}", file=sys.stderr)
         return 2
@@ -45,6 +48,9 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     size.add_argument("--small", action="store_true", help="one arm on 60 requests")
     size.add_argument("--quick", action="store_true", help="objectives, about an hour")
     size.add_argument("--full", action="store_true", help="every question, over night")
+    size.add_argument(
+        "--served", action="store_true", help="judge the promotions of a server that ran"
+    )
     parser.add_argument("--seeds", type=int, help="seeds of each arm (quick: 3, full: 5)")
     parser.add_argument("--only", default="", help="arms whose name has this text")
     parser.add_argument("--minutes", type=float, help="start no arm that would end later")
@@ -68,6 +74,18 @@ def _arms(options: argparse.Namespace) -> tuple[str, list[Arm]]:
     if not chosen:
         raise ValueError(f"--only {options.only!r} names no arm: see --list")
     return name, chosen
+
+
+def _served(options: argparse.Namespace) -> int:
+    """Not with the words of an arm: nothing is run and nothing is written."""
+    others = ("seeds", "only", "minutes", "out", "list", "report")
+    given = [name for name in others if vars(options)[name]]
+    if given:
+        raise ValueError(f"--served takes config keys alone, not --{given[0]}")
+    config = compose_config(LaunchRequest("study", tuple(options.overrides)))
+    set_up_torch(config.model.num_threads or os.cpu_count() or 1)
+    print_section(served_section(judge_served(config)))
+    return 0
 
 
 def _study(options: argparse.Namespace) -> int:

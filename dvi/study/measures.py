@@ -139,6 +139,15 @@ def promotions(result: ArmResult) -> list[Promotion]:
     return [_promotion(rows) for rows in by_version.values()]
 
 
+def count_pairs(pairs: Sequence[tuple[bool, bool]]) -> Promotion:
+    """From whether the new version is right and whether the old one is, position by position."""
+    return Promotion(
+        better=sum(new > old for new, old in pairs),
+        worse=sum(new < old for new, old in pairs),
+        positions=len(pairs),
+    )
+
+
 def num_harmful(found: Sequence[Promotion], num_judged: int) -> int:
     """Promotions that cost more than HARM; ``num_judged`` is all that are judged with them.
 
@@ -150,8 +159,4 @@ def num_harmful(found: Sequence[Promotion], num_judged: int) -> int:
 
 def _promotion(rows: Sequence[RequestRow]) -> Promotion:
     pairs = [pair for row in rows for pair in zip(row.hits, row.replaced or "", strict=True)]
-    return Promotion(
-        better=sum(new > old for new, old in pairs),
-        worse=sum(new < old for new, old in pairs),
-        positions=len(pairs),
-    )
+    return count_pairs([(new == "1", old == "1") for new, old in pairs])

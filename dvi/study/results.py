@@ -18,7 +18,8 @@ import torch
 from dvi.config.home import PACKAGE_DIR, conf_dir
 
 UNUSED = ("audit", "bench", "cli", "demo", "doctor")  # parts of dvi that decide no result
-SHOWING = ("main.py", "measures.py", "report.py", "tables.py")  # of the study: made again each time
+# Of the study: made again each time.
+SHOWING = ("main.py", "measures.py", "report.py", "served.py", "tables.py")
 
 
 @dataclass(frozen=True, slots=True)
