@@ -1,11 +1,14 @@
 """One matrix product: plain, packed for oneDNN, or in 8 bits.
 
 Owns the choice of kernel by row count; does not know which projection it is.
+oneDNN compiles a kernel for each row count of a shape, about half a megabyte and half a
+millisecond, and keeps it as long as the process lives: its products are given few row counts.
 Letters: n rows, I inputs, O outputs.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -19,7 +22,8 @@ from dvi.modeling.int8 import Int8Linear, has_exact_products
 from dvi.modeling.spec import ModelRefused
 
 PLAIN_MAX_ROWS = 3  # F.linear is faster up to here, packed beyond (measured, fp32, AVX-512)
-PACKED_MIN_ROWS = 2  # a packed product of one row takes another kernel with other bits
+COMPILED_MIN_ROWS = 2  # a packed product of one row takes another kernel with other bits
+COMPILED_STEPS = 8  # row counts that are compiled for between n and 2 n
 PACK_BATCH_HINT = 8
 
 
@@ -78,7 +82,7 @@ class Linear:
         self.weight = weight  # [O, I]
         self.bias = bias  # [O]
         self.packed = None if packing is Packing.PLAIN else _pack(weight)
-        self.plain_max_rows = PLAIN_MAX_ROWS if packing is Packing.FAST else 0
+        self.plain_max_rows = _plain_max_rows(weight, packing)
 
     @property
     def num_bytes(self) -> int:
@@ -88,19 +92,36 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """[n, I] -> [n, O]."""
         num_rows = x.shape[0]
-        if self.packed is None or num_rows <= self.plain_max_rows:
+        if num_rows <= self.plain_max_rows:
             return F.linear(x, self.weight, self.bias)
-        if num_rows < PACKED_MIN_ROWS:
-            return self._packed(x.expand(PACKED_MIN_ROWS, -1).contiguous())[:num_rows]
-        return self._packed(x)
+        added = compiled_rows(num_rows) - num_rows
+        if added == 0:
+            return self._compiled(x)
+        return self._compiled(F.pad(x, (0, 0, 0, added)))[:num_rows]
 
     def plain(self) -> Tensor:
         """The weight itself."""
         return self.weight
 
-    def _packed(self, x: Tensor) -> Tensor:
+    def _compiled(self, x: Tensor) -> Tensor:
+        if self.packed is None:
+            return F.linear(x, self.weight, self.bias)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
+
+
+def compiled_rows(num_rows: int) -> int:
+    """The row count that a product of ``num_rows`` is computed with, less than an eighth more."""
+    step = max(1, (1 << (num_rows - 1).bit_length()) // (2 * COMPILED_STEPS))
+    return max(COMPILED_MIN_ROWS, -(-num_rows // step) * step)
+
+
+def _plain_max_rows(weight: Tensor, packing: Packing) -> int:
+    """Up to how many rows F.linear takes, which compiles nothing for floats of full width."""
+    if packing is Packing.FAST:
+        return PLAIN_MAX_ROWS
+    full = weight.device.type != "cpu" or weight.dtype in (torch.float32, torch.float64)
+    return sys.maxsize if packing is Packing.PLAIN and full else 0
 
 
 def choose_kernels(

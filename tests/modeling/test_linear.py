@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from dvi.modeling.linear import (
     Quantization,
     choose_kernels,
     choose_packing,
+    compiled_rows,
 )
 
 CPU = torch.device("cpu")
@@ -87,3 +91,41 @@ def test_weight_stays_readable_and_unchanged() -> None:
         linear(torch.ones(6, 8))
         assert linear.weight is weight
     assert torch.equal(weight, copy)
+
+
+def test_few_row_counts_are_compiled_and_little_is_computed_in_vain() -> None:
+    for num_rows in range(1, 4097):
+        compiled = compiled_rows(num_rows)
+        assert num_rows <= compiled <= max(2, num_rows * 9 / 8)
+    assert [compiled_rows(n) for n in range(2, 17)] == list(range(2, 17))
+    assert len({compiled_rows(n) for n in range(2, 513)}) == 15 + 8 * 5
+
+
+GROWTH = """
+import sys, torch
+from dvi.modeling.linear import Linear, Packing
+torch.set_num_threads(1)
+dtype = getattr(torch, sys.argv[1])
+linear = Linear(torch.zeros(256, 128, dtype=dtype), None, Packing(sys.argv[2]))
+x = torch.zeros(400, 128, dtype=dtype)
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+with torch.no_grad():
+    linear(x)
+    before = resident()
+    for num_rows in range(1, 400):
+        linear(x[:num_rows])
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+@pytest.mark.parametrize(
+    ("dtype", "packing"),
+    [("float32", "plain"), ("float32", "fast"), ("float32", "canonical"), ("bfloat16", "plain")],
+)
+def test_kernels_of_all_row_counts_fit_in_little_memory(dtype: str, packing: str) -> None:
+    run = [sys.executable, "-c", GROWTH, dtype, packing]
+    grown = int(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
+    # 50 row counts of up to .7 MB each; one kernel for each of the 400 took 100 MB and more.
+    assert grown < 50e6, grown
