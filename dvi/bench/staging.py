@@ -12,8 +12,8 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -37,7 +37,7 @@ from serving.trainer_status import TrainerStatusReader
 
 log = logging.getLogger(__name__)
 
-PAUSE_S = 0.3  # between two stagings: some rounds are beside none
+QUIET_ROUNDS = 10  # between two stagings: the median is that of rounds beside none
 TRAINS_WITHIN_S = 120.0  # a process that starts where nobody else wants the CPU
 DRAFT = next(way for way in WAYS if way.name == "draft")
 Span = tuple[float, float]  # seconds: began, ended
@@ -51,30 +51,38 @@ class Watched:
     stagings: Sequence[Span]  # from the first look at a version until it stood in line
 
 
-def watch(subject: Subject, adapters: Sequence[Adapter], count: int) -> Watched:
-    """Decode with fixed draft length while ``count`` stagings are made in a thread of their own."""
+def watch(
+    subject: Subject, adapters: Sequence[Adapter], is_enough: Callable[[int], bool]
+) -> Watched:
+    """Decode with fixed draft length; stage in a thread until so many stagings are enough.
+
+    The round after the last one makes its exchange.
+    """
     prompts = narrow_mix(subject.opened.tokenizer, 1)
     turns = itertools.cycle(adapters)
     rounds: list[Span] = []
     stagings: list[Span] = []
+    staging: Future[Span] | None = None
+    num_quiet = 0  # rounds since the last staging
     with ThreadPoolExecutor(1, initializer=set_thread_modes, initargs=(1,)) as pool:
-        staging = pool.submit(_stage, subject, next(turns))
-        while len(stagings) < count:
+        while not is_enough(len(stagings)):
             names = fill(subject, DRAFT, prompts, subject.config.bench.max_tokens)
             is_running = True
-            while is_running and len(stagings) < count:
+            while is_running and not is_enough(len(stagings)):
+                if staging is None and num_quiet >= QUIET_ROUNDS:
+                    staging = pool.submit(_stage, subject, next(turns))
+                elif staging is not None and staging.done():
+                    stagings.append(staging.result())
+                    staging, num_quiet = None, 0
                 start_s = time.perf_counter()
                 is_running = subject.engine.step().num_ended == 0
                 rounds.append((start_s, time.perf_counter()))
-                if staging.done():
-                    stagings.append(staging.result())
-                    staging = pool.submit(_stage, subject, next(turns))
+                num_quiet += staging is None
             empty(subject, names)
     return Watched(rounds, stagings)
 
 
 def _stage(subject: Subject, adapter: Adapter) -> Span:
-    time.sleep(PAUSE_S)
     start_s = time.perf_counter()
     subject.engine.slot.stage(subject.engine.parts.drafter.prepare(adapter))
     return start_s, time.perf_counter()
@@ -149,9 +157,14 @@ def measure(bench: Bench) -> Section:
             log.info("staging: %d versions beside decoding", bench.config.bench.swaps)
             first = status.read().steps
             subject.pauses.pauses_s.clear()
-            watched = watch(subject, adapters, bench.config.bench.swaps)
+            watched = watch(subject, adapters, lambda count: _is_enough(bench, count))
             num_steps = status.read().steps - first
         return section(watched, [1e3 * one for one in subject.pauses.pauses_s], num_steps)
+
+
+def _is_enough(bench: Bench, count: int) -> bool:
+    """One staging is the least that has figures."""
+    return count >= bench.config.bench.swaps or (count > 0 and bench.stop.is_asked())
 
 
 def section(watched: Watched, pauses_ms: Sequence[float], num_steps: int) -> Section:
