@@ -52,19 +52,28 @@ ensure_venv() {
     printf '%s' "$wanted" >"$MARKER"
 }
 
+has_postgres() {
+    [ -n "${DVI_POSTGRES_BIN:-}" ] || command -v initdb >/dev/null 2>&1 \
+        || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+
 # The tests run a PostgreSQL server of their own, as an unprivileged user in a temporary folder.
 # Without its programs they are skipped; who may install packages gets them once.
 ensure_postgres() {
-    if command -v initdb >/dev/null 2>&1 || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null \
-        || [ -n "${DVI_POSTGRES_BIN:-}" ]; then
-        return 0
-    fi
+    has_postgres && return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         say "Installing PostgreSQL for the tests of the shared store (apt-get install postgresql)."
-        if { timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 240 \
-            apt-get install -y -qq --no-install-recommends postgresql; } >/dev/null 2>&1; then
-            return 0
-        fi
+        install_postgres </dev/null >/dev/null 2>&1 || true
+        has_postgres && return 0
     fi
     say "No PostgreSQL here: the tests of the shared store are skipped (Debian: apt install postgresql)."
+}
+
+# A package source that fails is no reason not to try the others. Only downloads have a time limit:
+# an installation that is cut off leaves half of a package for the user to mend.
+install_postgres() {
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=60)
+    timeout 120 "${apt[@]}" update || true
+    timeout 240 "${apt[@]}" install -y --no-install-recommends --download-only postgresql &&
+        "${apt[@]}" install -y --no-install-recommends postgresql
 }
