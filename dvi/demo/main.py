@@ -21,12 +21,12 @@ from dvi.config.home import demo_dir
 from dvi.demo.answers import Answer
 from dvi.demo.board import Board
 from dvi.demo.client import Pass, run_pass
-from dvi.demo.compare import compare
-from dvi.demo.margin import margins
-from dvi.demo.page import identity_line, page, speed_line
+from dvi.demo.compare import Comparison, compare
+from dvi.demo.page import identity_line, page, phase_line, speed_line
 from dvi.demo.picture import save_png, svg
 from dvi.demo.report import Checked, Passes, all_identical, make_report, plain_speed_by_domain
 from dvi.demo.server import Server, ServerFailed, ending_in_order, forwarded_overrides
+from dvi.demo.timing import Laps
 from dvi.traffic.stream import Prompt, make_stream
 
 log = logging.getLogger(__name__)
@@ -40,11 +40,12 @@ FIRST_SEED = 1_000  # of the sampled pass; any will do
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """What all passes of a run share."""
 
     config: DviConfig
     prompts: Sequence[Prompt]
+    laps: Laps
 
     def ways(self, *, speculation: bool, temperature: float = 0.0) -> Pass:
         """How a checked pass is sent; only the served greedy pass is learned from."""
@@ -72,7 +73,7 @@ def _of_each_domain(prompts: Sequence[Prompt], count: int, *, from_end: bool) ->
     return chosen
 
 
-def _speed_sample(run: _Run, url: str) -> list[Answer]:
+def _speed_sample(run: Run, url: str) -> list[Answer]:
     """Plain decoding with as many in flight as the stream will have; one prompt warms it up."""
     demo = run.config.demo
     how = Pass(speculation=False, log=False, in_flight=demo.streams, max_tokens=demo.max_tokens)
@@ -80,14 +81,18 @@ def _speed_sample(run: _Run, url: str) -> list[Answer]:
     return run_pass(url, _of_each_domain(run.prompts, SPEED_SAMPLE, from_end=True), how, _silent)
 
 
-def _all_passes(run: _Run, url: str) -> Passes:
-    demo = run.config.demo
+def _all_passes(run: Run, url: str) -> Passes:
+    demo, laps = run.config.demo, run.laps
+    laps.lap("start")
     log.info("plain decoding, %d in flight, for the speed to compare with", demo.streams)
     sample = _speed_sample(run, url)
+    laps.lap("plain speed")
     with Board("stream", plain_speed_by_domain(sample)) as board:
         served = run_pass(url, run.prompts, run.ways(speculation=True), board.tell)
+    laps.lap("stream")
     log.info("the same %d prompts by plain decoding", len(run.prompts))
     plain = run_pass(url, run.prompts, run.ways(speculation=False), _silent)
+    laps.lap("plain check")
     few = -(-demo.sampled_prompts // len(DOMAINS))
     drawn = _of_each_domain(run.prompts, few, from_end=False)[: demo.sampled_prompts]
     log.info("%d sampled requests, with and without speculation", len(drawn))
@@ -95,10 +100,11 @@ def _all_passes(run: _Run, url: str) -> Passes:
     sampled = run_pass(url, drawn, how, _silent) if drawn else []
     how = run.ways(speculation=False, temperature=TEMPERATURE)
     sampled_plain = run_pass(url, drawn, how, _silent) if drawn else []
+    laps.lap("sampled")
     return Passes(served, plain, sampled, sampled_plain, sample, control=())
 
 
-def _server_overrides(config: DviConfig) -> list[str]:
+def server_overrides(config: DviConfig) -> list[str]:
     """Fixed K and no controller, so that alpha is that of the draft alone.
 
     No canary's trials: half of a domain's forty requests would pass before its versions are heard.
@@ -112,28 +118,39 @@ def _server_overrides(config: DviConfig) -> list[str]:
     return [*sizes, *forwarded_overrides(config), *fixed]
 
 
-def _control(run: _Run, folder: Path) -> list[Answer]:
+def _control(run: Run, folder: Path) -> list[Answer]:
     log.info("the same stream with the trainer off")
-    overrides = [*_server_overrides(run.config), "trainer.enabled=false"]
+    overrides = [*server_overrides(run.config), "trainer.enabled=false"]
     with Server(overrides, folder) as server, Board("control", {}) as board:
-        return run_pass(server.url, run.prompts, run.ways(speculation=True), board.tell)
+        answers = run_pass(server.url, run.prompts, run.ways(speculation=True), board.tell)
+    run.laps.lap("control")
+    return answers
 
 
-def _serve_stream(run: _Run, folder: Path) -> Passes:
+def _serve_stream(run: Run, folder: Path) -> Passes:
     """All passes on a server of our own; the fast mode where the deterministic one is refused."""
     try:
-        with Server(_server_overrides(run.config), folder) as server:
+        with Server(server_overrides(run.config), folder) as server:
             return _all_passes(run, server.url)
     except ServerFailed as error:
         if not run.config.demo.deterministic or "deterministic" not in str(error):
             raise
         log.warning("%s: going on in the fast mode", error)
     run.config.demo.deterministic = False
-    with Server(_server_overrides(run.config), folder / "fast") as server:
+    with Server(server_overrides(run.config), folder / "fast") as server:
         return _all_passes(run, server.url)
 
 
-def _about(run: _Run, passes: Passes, seconds: float) -> dict[str, Any]:
+def _check(config: DviConfig, comparison: Comparison, temperature: float) -> Checked:
+    """With margins, whose module imports the model's code: for divergences only."""
+    if not comparison.divergences:
+        return Checked(comparison, ())
+    from dvi.demo.margin import margins
+
+    return Checked(comparison, margins(config, comparison.divergences, temperature))
+
+
+def _about(run: Run, passes: Passes) -> dict[str, Any]:
     config = run.config
     return {
         "model": config.model.path,
@@ -144,7 +161,8 @@ def _about(run: _Run, passes: Passes, seconds: float) -> dict[str, Any]:
         "streams": config.demo.streams,
         "seed": config.demo.seed,
         "temperature": TEMPERATURE,
-        "seconds": round(seconds, 1),
+        "seconds": round(run.laps.total, 1),
+        "phase_seconds": {name: round(value, 1) for name, value in run.laps.seconds.items()},
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
@@ -168,7 +186,8 @@ def _print_summary(report: Mapping[str, Any], folder: Path) -> None:
     print(speed_line(report["speed"]))
     for name, row in report["identity"].items():
         print(identity_line(name, row))
-    print(f"mode: {report['mode']}; {report['seconds']} s; picture: {folder / 'report.html'}")
+    print(phase_line(report))
+    print(f"mode: {report['mode']}; picture: {folder / 'report.html'}")
 
 
 def run_demo(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
@@ -176,23 +195,23 @@ def run_demo(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
 
     Raises ServerFailed and RequestFailed (RuntimeError) with one line.
     """
-    start_s = time.monotonic()
-    run = _Run(config, make_stream(config.demo.prompts_per_domain, config.demo.seed, DOMAINS))
+    prompts = make_stream(config.demo.prompts_per_domain, config.demo.seed, DOMAINS)
+    run = Run(config, prompts, Laps())
     try:
         with ending_in_order():
             passes = _serve_stream(run, run_dir / "server")
+            run.laps.lap("stop")
             control = _control(run, run_dir / "control") if config.demo.control else []
     finally:
         for name in ("server", "control"):  # throw-away state; the logs stay
             shutil.rmtree(run_dir / name / "state", ignore_errors=True)
     passes = dataclasses.replace(passes, control=control)
-    greedy = compare(passes.served, passes.plain)
-    sampled = compare(passes.sampled, passes.sampled_plain)
     checked = (
-        Checked(greedy, margins(config, greedy.divergences, 0.0)),
-        Checked(sampled, margins(config, sampled.divergences, TEMPERATURE)),
+        _check(config, compare(passes.served, passes.plain), 0.0),
+        _check(config, compare(passes.sampled, passes.sampled_plain), TEMPERATURE),
     )
-    report = make_report(_about(run, passes, time.monotonic() - start_s), passes, *checked)
+    run.laps.lap("compare")
+    report = make_report(_about(run, passes), passes, *checked)
     folder = _write(report)
     if as_json:
         json.dump(report, sys.stdout, indent=1)

@@ -56,6 +56,12 @@ def speed_line(speed: Mapping[str, Any]) -> str:
     )
 
 
+def phase_line(report: Mapping[str, Any]) -> str:
+    """Where the seconds of the run went."""
+    phases = ", ".join(f"{name} {value}" for name, value in report["phase_seconds"].items())
+    return f"{report['seconds']} s: {phases}"
+
+
 def page(report: Mapping[str, Any], picture: str) -> str:
     """The whole page; ``picture`` is an SVG element."""
     identity = report["identity"]
@@ -66,8 +72,9 @@ def page(report: Mapping[str, Any], picture: str) -> str:
     ]
     about = [
         (name, str(report[name]))
-        for name in ("model", "drafter", "mode", "system_fingerprint", "seconds", "created")
+        for name in ("model", "drafter", "mode", "system_fingerprint", "created")
     ]
+    about.append(("time", phase_line(report)))
     head = ("domain", "requests", "alpha", "tokens/round", "adapter", "tok/s")
     title = "A draft that learns from its own traffic"
     parts = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,7 @@ from dvi.demo.page import page
 from dvi.demo.picture import svg
 from dvi.demo.report import Checked, Passes, all_identical, make_report
 from dvi.demo.server import child_environment, forwarded_overrides
+from dvi.demo.timing import Laps
 from dvi.launch.compose import compose_config
 from dvi.launch.request import LaunchRequest
 from tests.demo.answers import make_answer
@@ -112,6 +115,7 @@ ABOUT = {
     "mode": "deterministic",
     "system_fingerprint": "fp",
     "seconds": 1.0,
+    "phase_seconds": {"stream": 1.0},
     "created": "now",
 }
 
@@ -176,3 +180,18 @@ def test_the_servers_overrides_compose_to_what_the_user_asked_for() -> None:
     assert (composed.state_dir, composed.replay.url, composed.serving.api_key) == (None, None, None)
     env = {"DVI_REPLAY_URL": "x", "DVI_API_KEY": "x", "DVI_ADMIN_KEY": "x", "PATH": "p"}
     assert child_environment(env) == {"PATH": "p"}
+
+
+def test_the_times_of_phases_add_up_to_the_time_of_the_run() -> None:
+    times = iter([10.0, 12.0, 15.0, 16.0])
+    laps = Laps(lambda: next(times))
+    for phase in ("start", "stream", "start"):
+        laps.lap(phase)
+    assert laps.seconds == {"start": 2.0 + 1.0, "stream": 3.0}
+    assert laps.total == 16.0 - 10.0
+
+
+def test_the_demo_waits_for_no_import_of_torch() -> None:
+    """Its server imports that as well, and starts only after the demo's own imports."""
+    code = "import dvi.demo.main, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
