@@ -33,6 +33,7 @@ class Pass:
     max_tokens: int
     temperature: float = 0.0
     first_seed: int = 0  # the seed of a prompt is this plus its index
+    user: str | None = None
 
 
 def _body(prompt: Prompt, how: Pass) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def _body(prompt: Prompt, how: Pass) -> dict[str, Any]:
         "top_p": 1.0,
         "seed": how.first_seed + prompt.index,
         "return_token_ids": True,
+        "user": how.user,
         "metadata": {"domain": prompt.domain},
         "dvi": {"speculation": how.speculation, "log": how.log},
     }
@@ -102,3 +104,13 @@ def run_pass(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return sorted(answers, key=lambda answer: answer.index)
+
+
+def pause_training(url: str) -> None:
+    """Ask the trainer to rest until it is told otherwise. Raises RequestFailed."""
+    try:
+        httpx.post(
+            f"{url}/admin/trainer/pause", json={}, timeout=REQUEST_TIMEOUT_S
+        ).raise_for_status()
+    except httpx.HTTPError as error:
+        raise RequestFailed(f"pausing the trainer: {type(error).__name__} {error}") from error

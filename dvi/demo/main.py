@@ -20,7 +20,7 @@ from dvi.config import DviConfig
 from dvi.config.home import demo_dir
 from dvi.demo.answers import Answer
 from dvi.demo.board import Board
-from dvi.demo.client import Pass, run_pass
+from dvi.demo.client import Pass, pause_training, run_pass
 from dvi.demo.compare import Comparison, compare
 from dvi.demo.page import identity_line, page, phase_line, speed_line
 from dvi.demo.picture import save_png, svg
@@ -48,12 +48,17 @@ class Run:
     laps: Laps
 
     def ways(self, *, speculation: bool, temperature: float = 0.0) -> Pass:
-        """How a checked pass is sent; only the served greedy pass is learned from."""
+        """How a checked pass is sent; each is a user, and users share no computed prompts.
+
+        All are logged, since only prompts of logged requests are shared; learning ends with the
+        stream.
+        """
         demo = self.config.demo
         is_stream = speculation and temperature == 0.0
         return Pass(
+            user=f"speculation {speculation}, temperature {temperature}",
             speculation=speculation,
-            log=is_stream,
+            log=True,
             in_flight=demo.streams if is_stream else CHECK_IN_FLIGHT,
             max_tokens=demo.max_tokens,
             temperature=temperature,
@@ -89,6 +94,7 @@ def _all_passes(run: Run, url: str) -> Passes:
     laps.lap("plain speed")
     with Board("stream", plain_speed_by_domain(sample)) as board:
         served = run_pass(url, run.prompts, run.ways(speculation=True), board.tell)
+    pause_training(url)
     laps.lap("stream")
     log.info("the same %d prompts by plain decoding", len(run.prompts))
     plain = run_pass(url, run.prompts, run.ways(speculation=False), _silent)
@@ -108,12 +114,14 @@ def server_overrides(config: DviConfig) -> list[str]:
     """Fixed K and no controller, so that alpha is that of the draft alone.
 
     No canary's trials: half of a domain's forty requests would pass before its versions are heard.
+    Computed prompts are shared within a pass only: what is compared was computed apart.
     """
     fixed = ["decoding.adaptive=false", f"decoding.deterministic={config.demo.deterministic}"]
     sizes = [
         f"serving.max_batch_size={CHECK_IN_FLIGHT}",
         f"serving.max_context_len={MAX_CONTEXT_LEN}",
         "drift.canary_share=0",
+        "decoding.prefix_scope=user",
     ]
     return [*sizes, *forwarded_overrides(config), *fixed]
 

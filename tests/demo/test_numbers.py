@@ -13,7 +13,7 @@ import pytest
 from dvi.config import DviConfig
 from dvi.demo.answers import Answer, pass_speed, split_blocks
 from dvi.demo.compare import compare
-from dvi.demo.main import DOMAINS
+from dvi.demo.main import DOMAINS, Run, server_overrides
 from dvi.demo.page import page
 from dvi.demo.picture import svg
 from dvi.demo.report import Checked, Passes, all_identical, make_report
@@ -21,6 +21,7 @@ from dvi.demo.server import child_environment, forwarded_overrides
 from dvi.demo.timing import Laps
 from dvi.launch.compose import compose_config
 from dvi.launch.request import LaunchRequest
+from dvi.traffic.stream import make_stream
 from tests.demo.answers import make_answer
 
 
@@ -180,6 +181,16 @@ def test_the_servers_overrides_compose_to_what_the_user_asked_for() -> None:
     assert (composed.state_dir, composed.replay.url, composed.serving.api_key) == (None, None, None)
     env = {"DVI_REPLAY_URL": "x", "DVI_API_KEY": "x", "DVI_ADMIN_KEY": "x", "PATH": "p"}
     assert child_environment(env) == {"PATH": "p"}
+
+
+def test_what_is_compared_is_computed_apart() -> None:
+    """Each pass shares prompts with itself alone, so no pass starts from what another computed."""
+    config = DviConfig()
+    composed = compose_config(LaunchRequest("serve", tuple(server_overrides(config))))
+    assert composed.decoding.prefix_scope == "user"
+    run = Run(config, make_stream(1, 0, DOMAINS), Laps())
+    ways = [run.ways(speculation=s, temperature=t) for s in (True, False) for t in (0.0, 0.8)]
+    assert len({way.user for way in ways} - {None}) == len(ways)
 
 
 def test_the_times_of_phases_add_up_to_the_time_of_the_run() -> None:
