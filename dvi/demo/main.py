@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,17 @@ def _all_passes(run: Run, url: str) -> Passes:
     few = -(-demo.sampled_prompts // len(DOMAINS))
     drawn = _of_each_domain(run.prompts, few, from_end=False)[: demo.sampled_prompts]
     log.info("%d sampled requests, with and without speculation", len(drawn))
-    how = run.ways(speculation=True, temperature=TEMPERATURE)
-    sampled = run_pass(url, drawn, how, _silent) if drawn else []
-    how = run.ways(speculation=False, temperature=TEMPERATURE)
-    sampled_plain = run_pass(url, drawn, how, _silent) if drawn else []
+    sampled, sampled_plain = _sampled_pair(run, url, drawn) if drawn else ([], [])
     laps.lap("sampled")
     return Passes(served, plain, sampled, sampled_plain, sample, control=())
+
+
+def _sampled_pair(run: Run, url: str, drawn: Sequence[Prompt]) -> tuple[list[Answer], list[Answer]]:
+    """With and without speculation, side by side: a step costs little more for more rows."""
+    ways = [run.ways(speculation=one, temperature=TEMPERATURE) for one in (True, False)]
+    with ThreadPoolExecutor(len(ways)) as pool:
+        served, plain = pool.map(lambda how: run_pass(url, drawn, how, _silent), ways)
+    return served, plain
 
 
 def server_overrides(config: DviConfig) -> list[str]:
