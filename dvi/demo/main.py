@@ -33,8 +33,8 @@ from dvi.traffic.stream import Prompt, make_stream
 log = logging.getLogger(__name__)
 
 DOMAINS = ("sql", "support", "json")
-CHECK_IN_FLIGHT = 16  # of the passes that only compare: answers do not depend on neighbours
-MAX_CONTEXT_LEN = 480  # no request is longer; memory of so many rows stays small
+CHECK_IN_FLIGHT = 32  # of the passes that only compare: answers do not depend on neighbours
+MAX_CONTEXT_LEN = 480  # no request is longer; 24 MB of keys and values a row for SmolLM2-135M
 SPEED_SAMPLE = 3  # prompts of each domain, from its last ten
 TEMPERATURE = 0.8  # of the sampled pass
 FIRST_SEED = 1_000  # of the sampled pass; any will do
