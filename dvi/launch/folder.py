@@ -17,7 +17,7 @@ from dvi.config.home import runs_dir
 from dvi.config.validate import ConfigError
 
 _WAIT_S = 60.0  # a rank that starts late imports torch first: seconds, not minutes
-_STALE_S = 600.0  # a pointer older than this belongs to an earlier launch of the same parent
+_STALE_S = 600.0  # a pointer further from now belongs to an earlier launch of the same parent
 
 
 def launch_rank(env: Mapping[str, str]) -> int:
@@ -55,7 +55,7 @@ def _pointer(command: str, env: Mapping[str, str]) -> Path:
 def _wait_for(pointer: Path) -> Path:
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
-        if pointer.is_file() and time.time() - pointer.stat().st_mtime < _STALE_S:
+        if pointer.is_file() and abs(time.time() - pointer.stat().st_mtime) < _STALE_S:
             return Path(pointer.read_text(encoding="utf-8"))
         time.sleep(0.1)
     raise ConfigError(f"rank 0 of this launch made no run folder within {_WAIT_S:.0f} s")

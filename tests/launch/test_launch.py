@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from dvi.config import DviConfig
 from dvi.config.validate import ConfigError
+from dvi.launch import folder
 from dvi.launch.app import run_app
 from dvi.launch.compose import compose_config, parse_overrides
 from dvi.launch.folder import make_run_folder
@@ -119,6 +121,20 @@ def test_all_ranks_of_a_launch_share_the_folder_that_rank_0_made() -> None:
     assert make_run_folder("train", DviConfig(), {**env, "RANK": "1"}) == first
     other = make_run_folder("train", DviConfig(), {**env, "RANK": "0", "MASTER_PORT": "29501"})
     assert other != first
+
+
+@pytest.mark.parametrize("days", [-1, 1])  # old, or made before the clock was set back
+def test_a_rank_does_not_follow_the_pointer_of_another_day(
+    days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "_WAIT_S", 0.05)
+    env = {"WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+    run = make_run_folder("train", DviConfig(), {**env, "RANK": "0"})
+    (pointer,) = run.parent.glob(".launch-*")
+    then_s = time.time() + days * 86_400
+    os.utime(pointer, (then_s, then_s))
+    with pytest.raises(ConfigError, match="rank 0"):
+        make_run_folder("train", DviConfig(), {**env, "RANK": "1"})
 
 
 def test_two_launches_never_share_a_folder() -> None:
