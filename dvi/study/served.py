@@ -170,8 +170,8 @@ def served_section(run: ServedRun) -> Section:
     ]
     head = ("version", "before it", "requests", "positions", "gain", "doubt of harm")
     notes = [
-        f"{len(found)} of {run.num_promoted} promoted versions judged; the others drafted last in "
-        "no stored answer, or their files or those of the version before are gone",
+        f"{len(found)} of {run.num_promoted} promoted versions judged: those that drafted last in "
+        "a stored answer, whose files are there and those of the version before",
         f"worst gain {worst:+.3f}; harmful: {harmful}",
     ]
     data = {"judged": len(found), "promoted": run.num_promoted, "harmful": harmful}
