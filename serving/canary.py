@@ -210,8 +210,6 @@ class Canary:
     def _note(self, act: Act, version: int, reason: str) -> None:
         """History is for people and for a restart; decoding goes on without it."""
         try:
-            if not self._registry.is_there():  # its disk is away: no new one in its place
-                raise RegistryError("the registry is not there")
             self._registry.note(act, version, f"canary: {reason}")
         except (OSError, RegistryError) as error:
             logger.warning("%s of version %d not written down: %s", act.value, version, error)

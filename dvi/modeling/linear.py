@@ -24,6 +24,8 @@ from dvi.modeling.spec import ModelRefused
 PLAIN_MAX_ROWS = 3  # F.linear is faster up to here, packed beyond (measured, fp32, AVX-512)
 COMPILED_MIN_ROWS = 2  # a packed product of one row takes another kernel with other bits
 COMPILED_STEPS = 8  # row counts that are compiled for between n and 2 n
+COMPILED_AT_LOAD = 2 * COMPILED_STEPS  # all counts up to here, so that few rounds wait for one
+_compiled_shapes: set[tuple[object, ...]] = set()  # as the kernels, they live with the process
 PACK_BATCH_HINT = 8
 
 
@@ -83,6 +85,8 @@ class Linear:
         self.bias = bias  # [O]
         self.packed = None if packing is Packing.PLAIN else _pack(weight)
         self.plain_max_rows = _plain_max_rows(weight, packing)
+        if self.packed is not None:
+            self._compile_few_rows()
 
     @property
     def num_bytes(self) -> int:
@@ -102,6 +106,14 @@ class Linear:
     def plain(self) -> Tensor:
         """The weight itself."""
         return self.weight
+
+    def _compile_few_rows(self) -> None:
+        shape = (*self.weight.shape, self.weight.dtype, self.bias is None)
+        if shape in _compiled_shapes:
+            return
+        _compiled_shapes.add(shape)
+        for num_rows in range(1, COMPILED_AT_LOAD + 1):
+            self(self.weight.new_zeros(num_rows, self.weight.shape[1]))
 
     def _compiled(self, x: Tensor) -> Tensor:
         if self.packed is None:

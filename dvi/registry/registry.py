@@ -74,7 +74,9 @@ class Registry:
         when the files are not as they should be, or when ``root`` is away where a parent was; an
         error of ``write_files`` passes through.
         """
-        if draft.parent and not self.is_there():
+        if not draft.parent:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        elif not self.is_there():
             # Made anew, it would give out its numbers again.
             raise RegistryError(f"the registry {self.root} is not there")
         with self._changing():
@@ -169,8 +171,11 @@ class Registry:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """The lock of the one publisher; leftovers and a half-done act of a killed one mended."""
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """The lock of the one publisher; leftovers and a half-done act of a killed one mended.
+
+        FileNotFoundError where the folder is not there: an empty one in its place would be in the
+        way of its return.
+        """
         with exclusive(self.root / ".lock"):
             remove_leftovers(self.root)
             stack = service_stack(self.history())

@@ -33,6 +33,22 @@ def test_reading_an_absent_registry_creates_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "adapters").exists()
 
 
+def test_nothing_but_a_first_version_makes_the_folder(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "adapters")
+    publish(registry, promote=True)
+    (tmp_path / "adapters").rename(tmp_path / "away")
+    with pytest.raises(OSError, match="No such file"):
+        registry.promote(0, "by hand")
+    with pytest.raises(OSError, match="No such file"):
+        registry.rollback("guard")
+    with pytest.raises(OSError, match="No such file"):
+        registry.note(Act.SETTLE, 1, "canary")
+    with pytest.raises(RegistryError, match="is not there"):
+        registry.publish(Files(), fields(parent=1))
+    (tmp_path / "away").rename(tmp_path / "adapters")  # nothing is in its way
+    assert registry.current() == 1
+
+
 def test_a_published_version_comes_back_as_it_was(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "adapters", now_s=lambda: 99.5)
     version = registry.publish(Files(0.25), fields(parent=0, step=40))

@@ -90,8 +90,9 @@ def test_no_version_takes_all_rounds_from_a_trained_one_before_it_won_a_trial(
     """Unless the other was rolled back; whoever promotes and restarts, and whenever."""
     rng = random.Random(seed)
     small = Small(tmp_path / "adapters")
+    publish(small.registry)
     charge, canary = small.poll()
-    may_draft = {0}  # was in charge, or won its trial
+    may_draft = {0, charge}  # was in charge, or won its trial
     lost: set[int] = set()
     for _ in range(40):
         (act,) = rng.choices(list(ACTS), list(ACTS.values()))
