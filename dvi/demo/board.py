@@ -6,7 +6,6 @@ Owns the screen; on anything but a terminal it prints one line a finished block 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +15,7 @@ from rich.table import Table
 
 from dvi.demo.answers import Answer, Block, split_blocks
 
-_COLUMNS = ("domain", "requests", "alpha", "tokens/round", "adapter", "tok/s", "vs plain")
+_COLUMNS = ("domain", "requests", "alpha", "tokens/round", "adapter", "tok/s")
 
 
 def shown(value: float | None, digits: int = 2) -> str:
@@ -24,11 +23,10 @@ def shown(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def block_cells(block: Block, plain_tokens_per_s: float | None) -> tuple[str, ...]:
+def block_cells(block: Block) -> tuple[str, ...]:
     """The cells of one row."""
     first, last = block.adapter_versions
     versions = f"v{first}" if first == last else f"v{first}-v{last}"
-    ratio = block.tokens_per_s / plain_tokens_per_s if plain_tokens_per_s else None
     return (
         block.domain,
         f"{block.first + 1}-{block.last + 1}",
@@ -36,16 +34,14 @@ def block_cells(block: Block, plain_tokens_per_s: float | None) -> tuple[str, ..
         shown(block.tokens_per_round),
         versions,
         shown(block.tokens_per_s, 1),
-        f"{shown(ratio)}x" if ratio else "-",
     )
 
 
 class Board:
     """A context manager that shows a pass; ``tell`` is called once an answer."""
 
-    def __init__(self, title: str, plain_tokens_per_s: Mapping[str, float]) -> None:
+    def __init__(self, title: str) -> None:
         self._title = title
-        self._plain = plain_tokens_per_s  # by domain; empty before it was measured
         self._answers: list[Answer] = []
         self._console = Console(file=sys.stderr)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -75,7 +71,7 @@ class Board:
         # A block is whole once a later one has begun; the last one is printed at ten answers.
         whole = [block for block in blocks if block.last - block.first == 9]
         for block in whole[self._num_printed :]:
-            cells = zip(_COLUMNS, block_cells(block, self._plain.get(block.domain)), strict=True)
+            cells = zip(_COLUMNS, block_cells(block), strict=True)
             print(f"{self._title}: " + "  ".join(f"{k} {v}" for k, v in cells), file=sys.stderr)
         self._num_printed = max(self._num_printed, len(whole))
 
@@ -84,5 +80,5 @@ class Board:
         for name in _COLUMNS:
             table.add_column(name, justify="left" if name == "domain" else "right")
         for block in blocks:
-            table.add_row(*block_cells(block, self._plain.get(block.domain)))
+            table.add_row(*block_cells(block))
         return table

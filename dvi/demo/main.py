@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from dvi.demo.client import Pass, pause_training, run_pass
 from dvi.demo.compare import Comparison, compare
 from dvi.demo.page import identity_line, page, phase_line, speed_line
 from dvi.demo.picture import save_png, svg
-from dvi.demo.report import Checked, Passes, all_identical, make_report, plain_speed_by_domain
+from dvi.demo.report import Checked, Passes, all_identical, make_report
 from dvi.demo.server import Server, ServerFailed, ending_in_order, forwarded_overrides
 from dvi.demo.timing import Laps
 from dvi.traffic.stream import Prompt, make_stream
@@ -80,23 +80,25 @@ def _of_each_domain(prompts: Sequence[Prompt], count: int, *, from_end: bool) ->
 
 
 def _speed_sample(run: Run, url: str) -> list[Answer]:
-    """Plain decoding with as many in flight as the stream will have; one prompt warms it up."""
-    demo = run.config.demo
-    how = Pass(speculation=False, log=False, in_flight=demo.streams, max_tokens=demo.max_tokens)
-    run_pass(url, run.prompts[:1], how, _silent)
+    """Plain decoding with as many in flight as the stream had, and prompts shared as there.
+
+    The first prompts warm it up: of each domain one is computed whole.
+    """
+    how = replace(run.ways(speculation=False), in_flight=run.config.demo.streams)
+    run_pass(url, _of_each_domain(run.prompts, 1, from_end=False), how, _silent)
     return run_pass(url, _of_each_domain(run.prompts, SPEED_SAMPLE, from_end=True), how, _silent)
 
 
 def _all_passes(run: Run, url: str) -> Passes:
     demo, laps = run.config.demo, run.laps
     laps.lap("start")
-    log.info("plain decoding, %d in flight, for the speed to compare with", demo.streams)
-    sample = _speed_sample(run, url)
-    laps.lap("plain speed")
-    with Board("stream", plain_speed_by_domain(sample)) as board:
+    with Board("stream") as board:
         served = run_pass(url, run.prompts, run.ways(speculation=True), board.tell)
     pause_training(url)
     laps.lap("stream")
+    log.info("plain decoding, %d in flight, for the speed to compare with", demo.streams)
+    sample = _speed_sample(run, url)
+    laps.lap("plain speed")
     log.info("the same %d prompts by plain decoding", len(run.prompts))
     plain = run_pass(url, run.prompts, run.ways(speculation=False), _silent)
     laps.lap("plain check")
@@ -135,7 +137,7 @@ def server_overrides(config: DviConfig) -> list[str]:
 def _control(run: Run, folder: Path) -> list[Answer]:
     log.info("the same stream with the trainer off")
     overrides = [*server_overrides(run.config), "trainer.enabled=false"]
-    with Server(overrides, folder) as server, Board("control", {}) as board:
+    with Server(overrides, folder) as server, Board("control") as board:
         answers = run_pass(server.url, run.prompts, run.ways(speculation=True), board.tell)
     run.laps.lap("control")
     return answers

@@ -92,7 +92,7 @@ def plain_speed_by_domain(speed_sample: Sequence[Answer]) -> dict[str, float]:
 
 
 def speed_rows(passes: Passes) -> Json:
-    """Served against plain decoding, both with the same number in flight, prompts included."""
+    """Served against plain decoding: as many in flight, prompts included and shared in both."""
     plain = pass_speed(passes.speed_sample)
     served = pass_speed(passes.served)
     by_domain = plain_speed_by_domain(passes.speed_sample)
