@@ -54,14 +54,15 @@ class RegistryDesk:
     def promote(self, version: int) -> int:
         """Put ``version`` into service; RegistryError (a ValueError) where it is not whole."""
         self._watcher.require_registry()
-        self._registry.promote(version, "admin")
+        if version or self._registry.is_there():  # else 0 is in service, and no folder is needed
+            self._registry.promote(version, "admin")
         self._watcher.wake()
         return self._registry.current()
 
     def rollback(self) -> int:
         """Go back to the version in service before."""
         self._watcher.require_registry()
-        current = self._registry.rollback("admin")
+        current = self._registry.rollback("admin") if self._registry.is_there() else 0
         self._watcher.wake()
         return current
 

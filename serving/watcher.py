@@ -144,12 +144,9 @@ class AdapterWatcher(BackgroundThread):
             logger.info("adapter version %d staged", version)
 
     def require_registry(self) -> None:
-        """OSError where the registry that named a version is gone, RegistryError before that."""
-        if self._registry.is_there():
-            return
-        if self._in_service > 0:
+        """Raise OSError where the registry that named a version is gone."""
+        if self._in_service > 0 and not self._registry.is_there():
             raise FileNotFoundError(errno.ENOENT, "the registry is not there")
-        raise RegistryError("no version was published yet")
 
     def wake(self) -> None:
         """Look now rather than at the next interval."""

@@ -96,6 +96,8 @@ class Registry:
 
     def promote(self, version: int, reason: str) -> None:
         """Put ``version`` into service (0: the untrained draft); its files are checked first."""
+        if version and not self.is_there():
+            raise RegistryError(f"there is no version {version}: {self.root} is not there")
         with self._changing():
             if version != 0:
                 with self._opened(version) as folder:
