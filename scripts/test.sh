@@ -31,8 +31,8 @@ if [ "$full" = 0 ]; then
 fi
 "$bin/dvi" models fetch smollm2-135m
 "$bin/pytest" -n 2 -m "not slow and not gpu"
-log="$ROOT/.dvi/full.jsonl"
-"$bin/pytest" -n 2 -m "slow and not alone and not gpu" --full-log "$log"
+log="$ROOT/.dvi/full.jsonl"  # with "=": pytest takes the word after an unknown option for a path
+"$bin/pytest" -n 2 -m "slow and not alone and not gpu" --full-log="$log"
 # One after the other: memory over time and pace on the real model would feel a neighbour.
 unset OMP_NUM_THREADS
-exec "$bin/pytest" -m "slow and alone and not gpu" --full-log "$log"
+exec "$bin/pytest" -m "slow and alone and not gpu" --full-log="$log"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.full_tier import FullLog
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +59,16 @@ def test_a_parallel_worker_writes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
     FullLog(tmp_path / "full.jsonl", "one").pytest_runtest_logreport(report("a", "passed"))
     assert not (tmp_path / "full.jsonl").exists()
+
+
+def test_the_script_goes_on_from_a_log_that_is_there(tmp_path: Path) -> None:
+    """Before conftest is read an option is unknown, and a word that is a file becomes the root."""
+    log = tmp_path / "full.jsonl"
+    log.touch()
+    lines = (ROOT / "scripts" / "test.sh").read_text().splitlines()
+    calls = [line.split('"$bin/pytest"')[1] for line in lines if "--full-log" in line]
+    words = [shlex.split(call.replace("$log", str(log))) for call in calls]
+    assert len(words) == 2
+    assert words[0][-1] == words[1][-1]
+    run = [sys.executable, "-m", "pytest", "--markers", *words[1]]
+    subprocess.run(run, check=True, capture_output=True, cwd=ROOT)
