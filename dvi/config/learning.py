@@ -82,13 +82,13 @@ class TrainerConfig:
     """The learner. Names that Hugging Face users know mean the same here."""
 
     enabled: bool = option(True, "train in the background while serving")
-    learning_rate: float = option(2e-3, "AdamW, constant after warm-up", low=0)
-    warmup_steps: int = option(20, "linear warm-up", low=0)
+    learning_rate: float = option(4e-3, "AdamW, constant after warm-up", low=0)
+    warmup_steps: int = option(8, "linear warm-up", low=0)
     adam_beta1: float = option(0.9, "AdamW", low=0, high=1)
     adam_beta2: float = option(0.99, "AdamW", low=0, high=1)
     weight_decay: float = option(0.0, "AdamW", low=0)
     max_grad_norm: float = option(1.0, "clip of the global gradient norm", low=0)
-    batch_size: int = option(8, "traces of a batch, shared by the processes of a run", low=1)
+    batch_size: int = option(4, "traces of a batch, shared by the processes of a run", low=1)
     gradient_accumulation_steps: int = option(
         1, "batches whose gradients make one step, forwarded one after the other", low=1
     )
@@ -101,10 +101,10 @@ class TrainerConfig:
     newest_rows: int = option(24, "traces that count as newest", low=1)
     reservoir_rows: int = option(512, "older traces kept by reservoir sampling", low=0)
     max_seq_len: int = option(512, "tokens of a trace that are trained on", low=8)
-    steps_per_trace: float = option(1.0, "optimizer steps a new trace pays for", low=0)
-    max_steps: int = option(200, "steps of one `dvi train` run", low=1)
-    publish_steps: int = option(5, "steps between published versions", low=1)
-    save_steps: int = option(5, "steps between checkpoints", low=1)
+    steps_per_trace: float = option(2.0, "optimizer steps a new trace pays for", low=0)
+    max_steps: int = option(400, "steps of one `dvi train` run", low=1)
+    publish_steps: int = option(10, "steps between published versions", low=1)
+    save_steps: int = option(10, "steps between checkpoints", low=1)
     publish: bool | None = option(
         None, "`dvi train` publishes its candidate; null: a single run does, jobs of a sweep do not"
     )

@@ -84,8 +84,8 @@ def sensitivity() -> list[Setting]:
         "k 8": "drafter.exit_layer=8",
         "rank 8": "drafter.lora_rank=8",
         "rank 64": "drafter.lora_rank=64",
-        "half the steps": "trainer.steps_per_trace=0.5",
-        "twice the steps": "trainer.steps_per_trace=2",
+        "half the steps": "trainer.steps_per_trace=1",
+        "twice the steps": "trainer.steps_per_trace=4",
         "no training": "trainer.steps_per_trace=0",
     }
     streams = {

@@ -45,6 +45,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "drafter.draft_vocab_size=200",
         "trainer.learning_rate=0.01",
         "trainer.warmup_steps=2",
+        "trainer.steps_per_trace=1",
         "trainer.publish_steps=2",
         "trainer.gate_confidence=0",
         "replay.top_ids=16",

@@ -44,6 +44,7 @@ TRAINER = TrainerConfig(
     batch_size=4,
     newest_rows=6,
     reservoir_rows=5,
+    steps_per_trace=1.0,
     publish_steps=3,
     save_steps=2,
     min_holdout_traces=2,
