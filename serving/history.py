@@ -8,6 +8,7 @@ the machine's start, so that a wall clock set back neither hides new points nor 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 from collections import deque
@@ -90,11 +91,9 @@ class History(BackgroundThread):
 
     def since(self, series: str, time_s: float) -> list[Mapping[str, float]]:
         """The points taken after ``time_s``, oldest first; all where that is of another series."""
+        after_s = time_s if series == self.series else -math.inf
         with self._lock:
-            points = list(self._points)
-        if series != self.series:
-            return list(points)
-        return [point for point in points if point["time_s"] > time_s]
+            return [point for point in self._points if point["time_s"] > after_s]
 
     def _run(self) -> None:
         while True:
