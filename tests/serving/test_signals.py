@@ -25,7 +25,7 @@ def test_a_first_signal_ends_the_wait_and_the_second_stops_at_once(number: int) 
         signals.wait()
         assert stops == []
         send(number)
-        assert stops == [1]
+    assert stops == [1]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -54,3 +54,17 @@ def test_signals_while_the_wait_begins_never_hang_it() -> None:
             sender.start()
             signals.wait()
             sender.join()
+
+
+def test_a_signal_that_cannot_interrupt_the_wait_ends_it() -> None:
+    """The same as one that comes between the interpreter's look and the blocking call."""
+    sender = threading.Timer(0.05, send)
+    with StopSignals(lambda: None) as signals:
+        signals.started()
+        sender.start()  # first: it inherits the mask
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        try:
+            signals.wait()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sender.join()
