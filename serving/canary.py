@@ -19,6 +19,7 @@ from dvi.drafting import DraftWeights
 from dvi.drift import Arms, CanaryRule, FirstCounts, GuardRule, TrialCounts, TrialOutcome, Turn
 from dvi.registry import Act, Registry, RegistryError
 from dvi.registry.history import is_settled
+from serving.owed import OwedRollbacks
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +61,15 @@ class Canary:
         slot: AdapterSlot,
         counts: TrialCounts,
         registry: Registry,
+        owed: OwedRollbacks,
         config: DriftConfig,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slot = slot
         self._counts = counts
         self._registry = registry
+        self._owed = owed
         self._rule = canary_rule(config)
         self.share = config.canary_share
         self._clock = clock
@@ -177,16 +181,10 @@ class Canary:
         self._note(Act.SETTLE, weights.adapter_version, reason)
 
     def _roll_back(self, pair: Pair, reason: str) -> None:
-        """First the rounds, then the registry: a full disk must not keep a bad draft going."""
+        """First the rounds, then the registry: whether it can be told now is nobody's concern."""
         self._end(ROLLED_BACK, reason)
         self._slot.stage(pair.base)
-        version = pair.canary.adapter_version
-        if not self._registry.is_there():
-            logger.warning("the registry is not there: version %d stays in it as promoted", version)
-        elif self._registry.current() == version:
-            self._registry.rollback(f"canary: {reason}")
-        else:  # a newer one waits for its own trial, and is the one in service
-            self._note(Act.DISMISS, version, reason)
+        self._owed.owe(pair.canary.adapter_version, f"canary: {reason}")
 
     def _leave(self) -> None:
         if self._trial is not None:

@@ -14,6 +14,7 @@ from dvi.types import AcceptanceCounts
 from serving.canary import Canary, CanaryView
 from serving.counts import ServerCounts
 from serving.histograms import LatencyHistograms
+from serving.owed import OwedRollbacks
 from serving.prometheus import BuildInfo, MetricsSnapshot, render
 from serving.runtime import Runtime
 from serving.sentinel import Sentinel
@@ -66,6 +67,7 @@ class MetricsSource:
     supervisor: Supervisor | None = None
     sentinel: Sentinel | None = None
     canary: Canary | None = None
+    owed: OwedRollbacks | None = None
     vllm_model: str | None = None
     _before_start: EngineStats = field(init=False)
 
@@ -99,6 +101,7 @@ class MetricsSource:
             drift_events={} if self.sentinel is None else dict(self.sentinel.counts.events),
             guard_rollbacks=0 if self.sentinel is None else self.sentinel.counts.num_rollbacks,
             canary=CanaryView() if self.canary is None else self.canary.view(),
+            owed_rollbacks=0 if self.owed is None else len(self.owed.versions()),
             vllm_model=self.vllm_model,
         )
 

@@ -61,6 +61,7 @@ class MetricsSnapshot:
     drift_events: Mapping[str, int] = field(default_factory=dict)
     guard_rollbacks: int = 0
     canary: CanaryView = field(default_factory=CanaryView)
+    owed_rollbacks: int = 0
     vllm_model: str | None = None  # model_name of vLLM's counters; None: they are not shown
 
 
@@ -200,6 +201,10 @@ def gauges(shot: MetricsSnapshot) -> Iterator[Metric]:
             stats.adapter_version,
         ),
         "dvi_canary_version": ("Version on trial; 0 while there is none.", shot.canary.version),
+        "dvi_owed_rollbacks": (
+            "Versions taken out of service here that the registry could not be told yet.",
+            shot.owed_rollbacks,
+        ),
         "dvi_policy_lag_versions": ("Promoted version minus the one that drafts.", lag),
         "dvi_adapter_promoted_timestamp_seconds": ("Unix time of promotion.", shot.promoted_s),
         "dvi_probe_acceptance_rate": (

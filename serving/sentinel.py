@@ -18,6 +18,7 @@ from dvi.registry import Registry
 from serving.background import BackgroundThread
 from serving.canary import Canary
 from serving.engine_thread import set_thread_modes
+from serving.owed import OwedRollbacks
 from serving.trainer_status import TrainerStatus
 
 if TYPE_CHECKING:  # river imports scipy, which takes a second: only in the thread that needs it
@@ -36,6 +37,7 @@ class Links:
 
     live: LiveAcceptance
     registry: Registry
+    owed: OwedRollbacks
     trainer: Callable[[], TrainerStatus]
     look_again: Callable[[], None]  # the registry has changed, or a trial has ended
     drifted: Callable[[], None]  # traffic has changed: learn faster
@@ -67,11 +69,13 @@ class Sentinel(BackgroundThread):
         self.counts = SentinelCounts()
 
     def look(self) -> None:
-        """Compare versions, then feed the detectors with the requests that ended."""
+        """Compare versions, tell the registry, feed the detectors with requests that ended."""
         canary = self._links.canary
         if canary is None or canary.version is None:
             self._guard()
         elif canary.look():
+            self._links.look_again()
+        if self._links.owed.pay():
             self._links.look_again()
         probe = self._links.trainer().probe_acceptance_rate
         self._probe_level = max(self._probe_level, probe)
@@ -87,16 +91,16 @@ class Sentinel(BackgroundThread):
             return
         (old, reference), (new, counts) = list(versions.items())[-2:]
         found = compare(counts, reference)
-        if not self._rule.is_fall(found) or self._links.registry.current() != new:
+        owed = self._links.owed
+        if not self._rule.is_fall(found) or self._links.registry.current(owed.versions()) != new:
             return
         reason = (
             f"guard: version {new} accepts {found.after:.3f} of {found.tried:.0f} first proposals, "
             f"version {old} {found.before:.3f} ({-found.z:.1f} standard errors)"
         )
-        self._links.registry.rollback(reason)
+        owed.owe(new, reason)
         self.counts.num_rollbacks += 1
         logger.warning("rolled back: %s", reason)
-        self._links.look_again()
 
     def _tell(self, event: DriftEvent) -> None:
         kind = self._kind()

@@ -33,6 +33,7 @@ from serving.histograms import LatencyHistograms
 from serving.history import History
 from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import MetricsSource
+from serving.owed import OwedRollbacks
 from serving.prometheus import BuildInfo
 from serving.recollection import Recollection
 from serving.registry_desk import RegistryDesk
@@ -172,14 +173,16 @@ def trainer_control(plant: Plant) -> TrainerControl:
     return TrainerControl(shared_dir(plant.config) / "trainer" / "control.json")
 
 
-def _canary(plant: Plant, runtime: Runtime, registry: Registry) -> Canary | None:
+def _canary(
+    plant: Plant, runtime: Runtime, registry: Registry, owed: OwedRollbacks
+) -> Canary | None:
     """Trials of new versions; None where they are off, or the drafter's versions take no turns."""
     drift = plant.config.drift
     if not drift.canary_share or not drift.guard_confidence:
         return None
     if not DRAFTERS[learned_kind(plant.config.drafter)].takes_turns:
         return None
-    return Canary(runtime.slot, runtime.engine.parts.live.trial, registry, drift)
+    return Canary(runtime.slot, runtime.engine.parts.live.trial, registry, owed, drift)
 
 
 def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> AdapterWatcher:
@@ -187,9 +190,15 @@ def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> A
     assert metrics.runtime is not None
     runtime = metrics.runtime
     registry = Registry(adapters_dir(plant.config), plant.config.registry.keep_versions)
-    canary = metrics.canary = _canary(plant, runtime, registry)
+    owed = metrics.owed = OwedRollbacks(registry)
+    canary = metrics.canary = _canary(plant, runtime, registry, owed)
     watcher = AdapterWatcher(
-        registry, runtime.drafter, runtime.slot, plant.config.registry.poll_interval_s, canary
+        registry,
+        runtime.drafter,
+        runtime.slot,
+        plant.config.registry.poll_interval_s,
+        canary,
+        passed_over=owed.versions,
     )
     if DRAFTERS[plant.config.drafter.kind].branch is not None:
         watcher.load_first()
@@ -207,6 +216,7 @@ def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> A
     links = Links(
         live=runtime.engine.parts.live,
         registry=registry,
+        owed=owed,
         trainer=metrics.trainer.read,
         look_again=watcher.wake,
         drifted=trainer_control(plant).drifted,

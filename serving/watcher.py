@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from collections.abc import Callable, Container
 from typing import Protocol
 
 from dvi.decoding import AdapterSlot
@@ -46,6 +47,8 @@ class AdapterWatcher(BackgroundThread):
     to by a rollback, or found at start. What is settled drafts all rounds at once, and so does what
     has no trained version beside it, which settles it. One trial at a time: of the versions
     promoted meanwhile the newest waits for its end.
+
+    What is ``passed_over`` counts as taken out of service, also where the registry says otherwise.
     """
 
     def __init__(
@@ -55,12 +58,15 @@ class AdapterWatcher(BackgroundThread):
         slot: AdapterSlot,
         poll_interval_s: float,
         canary: Canary | None = None,
+        *,
+        passed_over: Callable[[], Container[int]] = frozenset,
     ) -> None:
         super().__init__("watcher")
         self._registry = registry
         self._drafter = drafter
         self._slot = slot
         self._canary = canary
+        self._passed_over = passed_over
         self._poll_interval_s = poll_interval_s
         self._tried = 0  # newest version staged, loaded or refused
         self._in_service = 0
@@ -72,7 +78,7 @@ class AdapterWatcher(BackgroundThread):
 
     @property
     def in_service(self) -> int:
-        """The version that the registry named last."""
+        """The version that the registry named last, but for those passed over."""
         return self._in_service
 
     @property
@@ -170,7 +176,7 @@ class AdapterWatcher(BackgroundThread):
     def _look_at_pointer(self) -> None:
         if self._is_away():
             return
-        current = self._registry.current()
+        current = self._registry.current(self._passed_over())
         if current == self._in_service and self._looked:
             return
         self._looked = True

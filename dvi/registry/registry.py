@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -111,29 +111,41 @@ class Registry:
         Returns the version now in service; 0 when none is left.
         """
         with self._changing():
-            targets = rollback_targets(self.history())
-            target = next((version for version in targets if self._is_whole(version)), 0)
-            self._record(Act.ROLLBACK, target, reason)
-            self._point_to(target)
-        return target
+            return self._go_back(reason)
+
+    def retire(self, version: int, reason: str) -> None:
+        """Take ``version`` out of service, whatever came after it; nothing where it is out.
+
+        If it is the one in service this is a ``rollback``; below a newer one it is dismissed, and
+        no later rollback goes to it. RegistryError where the history has never heard of it.
+        """
+        with self._changing():
+            events = self.history()
+            if all(event.version != version for event in events):
+                raise RegistryError(f"there is no version {version} in {self.root}")
+            stack = service_stack(events)
+            if stack[-1:] == [version]:
+                self._go_back(reason)
+            elif version in stack:
+                self._record(Act.DISMISS, version, reason)
 
     def note(self, act: Act, version: int, reason: str) -> None:
         """Write down what became of a canary; CURRENT stays."""
-        assert act in (Act.CANARY, Act.SETTLE, Act.DISMISS)
+        assert act in (Act.CANARY, Act.SETTLE)
         with self._changing():
             self._record(act, version, reason)
 
-    def current(self) -> int:
-        """The version in service, 0 for the untrained draft.
+    def current(self, besides: Container[int] = ()) -> int:
+        """The version in service, 0 for the untrained draft; as if ``besides`` were taken out.
 
         Where CURRENT is torn or names a broken folder: the newest whole version that was in
         service by the history, else 0.
         """
         pointed = self._pointer()
-        if pointed is not None and self._is_whole(pointed):
+        if pointed is not None and pointed not in besides and self._is_whole(pointed):
             return pointed
-        in_service = reversed(service_stack(self.history()))
-        return next((version for version in in_service if self._is_whole(version)), 0)
+        left = (one for one in reversed(service_stack(self.history())) if one not in besides)
+        return next((version for version in left if self._is_whole(version)), 0)
 
     def versions(self) -> list[Manifest]:
         """Manifests of all whole versions, oldest first; broken folders are left out."""
@@ -192,6 +204,13 @@ class Registry:
         for path in folder.iterdir():
             sync_file(path)
         sync_folder(folder)
+
+    def _go_back(self, reason: str) -> int:
+        targets = rollback_targets(self.history())
+        target = next((version for version in targets if self._is_whole(version)), 0)
+        self._record(Act.ROLLBACK, target, reason)
+        self._point_to(target)
+        return target
 
     def _record(self, act: Act, version: int, reason: str) -> None:
         """Write the act down before it is done: a kill in between is mended by the next one."""

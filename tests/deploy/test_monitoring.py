@@ -102,6 +102,7 @@ def test_every_metric_of_the_server_is_on_the_dashboard() -> None:
         "dvi_canary_version",
         "dvi_cancelled_tokens_total",
         "dvi_ignored_fields_total",
+        "dvi_owed_rollbacks",  # an alert has it
         "dvi_probe_acceptance_rate",
         "dvi_proposed_tokens_per_position_total",
         "dvi_proposed_tokens_total",

@@ -114,6 +114,25 @@ def test_a_version_that_was_rolled_back_is_not_returned_to_from_further_down(
     assert registry.rollback("worse") == 0  # 1 was in service before 2, but was rolled back since
 
 
+def test_a_retired_version_is_in_service_no_more_whatever_came_after_it(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    publish(registry, 3, promote=True)
+    assert registry.current(besides={3}) == 2
+    registry.retire(2, "worse")
+    assert registry.current() == 3
+    assert registry.current(besides={3}) == 1
+    registry.retire(3, "worse")
+    assert registry.current() == 1
+    acts = [(one.act, one.version) for one in registry.history()[-2:]]
+    assert acts == [(Act.DISMISS, 2), (Act.ROLLBACK, 1)]
+    length = len(registry.history())
+    for version in (2, 3):
+        registry.retire(version, "worse")  # it is out
+    with pytest.raises(RegistryError, match="no version 7"):
+        registry.retire(7, "worse")
+    assert len(registry.history()) == length
+
+
 def test_promoting_the_live_version_again_changes_no_rollback(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     publish(registry, 2)

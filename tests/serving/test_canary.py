@@ -20,6 +20,7 @@ from dvi.modeling.target import TargetModel
 from dvi.registry import Act, ManifestFields, Registry
 from dvi.types import Delta
 from serving.canary import Canary
+from serving.owed import OwedRollbacks
 from serving.sentinel import Links, Sentinel
 from serving.trainer_status import TrainerStatus
 from serving.watcher import AdapterWatcher
@@ -99,14 +100,23 @@ class Scene:
         self.registry = Registry(root, keep_versions=100)
         self.now_s = 0.0
         live = self.rig.engine.parts.live
-        self.canary = Canary(self.rig.slot, live.trial, self.registry, config, lambda: self.now_s)
+        owed = OwedRollbacks(self.registry)
+        self.canary = Canary(
+            self.rig.slot, live.trial, self.registry, owed, config, clock=lambda: self.now_s
+        )
         self.watcher = AdapterWatcher(
-            self.registry, self.rig.drafter, self.rig.slot, 1.0, self.canary
+            self.registry,
+            self.rig.drafter,
+            self.rig.slot,
+            1.0,
+            self.canary,
+            passed_over=owed.versions,
         )
         self.watcher.load_first()
         links = Links(
             live=live,
             registry=self.registry,
+            owed=owed,
             trainer=TrainerStatus,
             look_again=self.watcher.poll,
             drifted=lambda: None,

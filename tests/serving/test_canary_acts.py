@@ -12,6 +12,7 @@ from dvi.drafting import DraftWeights
 from dvi.drift import FirstCounts, TrialCounts, Turn
 from dvi.registry import Act, Registry
 from serving.canary import Canary
+from serving.owed import OwedRollbacks
 from serving.watcher import AdapterWatcher
 from tests.serving.test_watcher import FakeDrafter, flip_a_byte, publish
 
@@ -40,13 +41,24 @@ class Small:
         self.drafter = Breakable()
         self.slot = AdapterSlot(self.drafter, lambda: 0.0)
         self.counts = TrialCounts()
-        self.canary = Canary(self.slot, self.counts, self.registry, DriftConfig(), lambda: 0.0)
-        self.watcher = AdapterWatcher(self.registry, self.drafter, self.slot, 0.01, self.canary)
+        self.owed = OwedRollbacks(self.registry)
+        self.canary = Canary(
+            self.slot, self.counts, self.registry, self.owed, DriftConfig(), clock=lambda: 0.0
+        )
+        self.watcher = AdapterWatcher(
+            self.registry,
+            self.drafter,
+            self.slot,
+            0.01,
+            self.canary,
+            passed_over=self.owed.versions,
+        )
         self.watcher.load_first()
 
     def poll(self) -> tuple[int, int | None]:
         """The version in charge and the canary after a look of everybody."""
         self.canary.look()
+        self.owed.pay()
         self.watcher.poll()
         self.slot.swap_if_staged()
         return self.slot.adapter_version, self.slot.canary_version

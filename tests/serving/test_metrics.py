@@ -55,6 +55,7 @@ GAUGES: dict[str, tuple[str, set[str]]] = {
     "dvi_acceptance_rate": ("window", {"fast", "slow"}),
     "dvi_adapter_version": ("", set()),
     "dvi_canary_version": ("", set()),
+    "dvi_owed_rollbacks": ("", set()),
     "dvi_policy_lag_versions": ("", set()),
     "dvi_adapter_promoted_timestamp_seconds": ("", set()),
     "dvi_probe_acceptance_rate": ("", set()),

@@ -11,6 +11,7 @@ from dvi.config import DriftConfig
 from dvi.drift import LiveAcceptance
 from dvi.registry import Act, Registry
 from dvi.types import Round, Source
+from serving.owed import OwedRollbacks
 from serving.sentinel import Links, Sentinel
 from serving.trainer_status import TrainerStatus
 from tests.registry.fakes import Files, fields
@@ -33,6 +34,7 @@ class Scene:
         links = Links(
             live=self.live,
             registry=self.registry,
+            owed=OwedRollbacks(self.registry),
             trainer=lambda: self.status,
             look_again=self._wake,
             drifted=self._drift,
