@@ -5,6 +5,7 @@ Owns the transactions and the bounds; does not know who trains on the rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Self
 from sqlalchemy import Connection, func, select, update
 
 from dvi.config import ReplayConfig
-from dvi.replay.clock import SteadyClock, boot_s
+from dvi.replay.clock import FOLLOWED_S, SteadyClock, boot_s
 from dvi.replay.counters import lock_writer
 from dvi.replay.database import Database, open_database
 from dvi.replay.encoding import encode
@@ -80,6 +81,7 @@ class ReplayStore:
         self._max_bytes = config.max_bytes
         self._max_age_s = config.max_age_days * _DAY_S
         self._now_s = now_s
+        self._redated_s = -math.inf  # when rows of a time to come were last looked for
 
     @property
     def store_id(self) -> str:
@@ -209,7 +211,11 @@ class ReplayStore:
 
     def _evict_old(self, connection: Connection) -> int:
         now_s = self._now_s()
-        redate(connection, now_s)
+        # Within so short a time no row of ours can be ahead by as much as counts, unless the clock
+        # has gone back; those of another machine can wait for it.
+        if not 0 <= now_s - self._redated_s < FOLLOWED_S:
+            redate(connection, now_s)
+            self._redated_s = now_s
         return evict_where(connection, stored_before(now_s - self._max_age_s))
 
     def _make_room(self, connection: Connection, num_bytes: int) -> int:

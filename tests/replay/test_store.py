@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from dvi.replay import ReplayStore, RowKey, StoredTrace, advance
 from dvi.replay.eviction import KEPT_SHARE
@@ -183,6 +183,43 @@ def test_the_age_bound_takes_kept_rows_too(place: Place) -> None:
         store.append("b", [make_trace("new")])  # eviction rides on an append
         assert ids(drain(store, {})) == ["young", "new"]
         assert store.stats().kept_rows == 0
+
+
+def test_rows_dated_ahead_are_looked_for_when_the_clock_went_back_and_else_once_a_minute(
+    place: Place,
+) -> None:
+    clock = Clock()
+    looks: list[float] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("UPDATE traces SET stored_s"):
+            looks.append(clock.now_s)
+
+    with make_store(place, now_s=clock) as store:
+        event.listen(store._database.engine, "before_cursor_execute", note)
+        start_s = clock.now_s
+        for step in range(13):
+            clock.now_s = start_s + 10 * step
+            store.append("w", [make_trace(f"{step}", 1)])
+        assert looks == [start_s, start_s + 60, start_s + 120]
+        clock.now_s -= 86_400
+        store.append("w", [make_trace("back", 1)])
+        assert looks[3:] == [clock.now_s]
+        assert store.stats().newest_s == clock.now_s  # of all rows
+
+
+def test_a_row_that_another_machine_dated_ahead_is_mended_within_a_minute_of_traffic(
+    place: Place,
+) -> None:
+    clock, wrong = Clock(), Clock()
+    wrong.now_s += 86_400
+    with make_store(place, now_s=clock) as store, make_store(place, now_s=wrong) as other:
+        store.append("right", [make_trace("first", 1)])
+        other.append("wrong", [make_trace("ahead", 1)])
+        for step in range(7):
+            clock.now_s += 10
+            store.append("right", [make_trace(f"{step}", 1)])
+        assert store.stats().newest_s == clock.now_s
 
 
 def test_totals_equal_a_recount_after_any_sequence(place: Place) -> None:
