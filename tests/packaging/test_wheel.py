@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -73,6 +74,19 @@ def test_the_wheel_holds_three_packages_with_conf_and_static_files(installed: In
         assert files
         wanted = {f"{place}/{path.relative_to(ROOT / folder)}" for path in files}
         assert wanted == {name for name in inside if name.startswith(f"{place}/")}
+
+
+def test_what_an_index_shows_points_to_nothing_that_it_does_not_have(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as file:
+        (name,) = (one for one in file.namelist() if one.endswith("/METADATA"))
+        shown = file.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in shown
+    targets = re.findall(r"\]\(([^)]*)\)", shown)
+    assert targets
+    assert all(target.startswith("https://") for target in targets)
+    assert "![" not in shown
+    for words in ("dvi serve", "docs/api.md", "CONTRIBUTING.md"):
+        assert words in shown
 
 
 def test_the_installed_program_says_its_version_and_lists_models(installed: Installed) -> None:
