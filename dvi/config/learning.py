@@ -30,8 +30,8 @@ class ObjectiveConfig:
         "acceptance law of sampled requests; null is decoding.verification",
         choices=("coupled", "rejection"),
     )
-    warmup_steps: int = option(0, "steps of pure KL before the reward terms", low=0)
-    ramp_steps: int = option(0, "steps over which reward terms rise and KL falls", low=0)
+    warmup_steps: int = option(0, "optimizer steps of pure KL before the reward terms", low=0)
+    ramp_steps: int = option(0, "optimizer steps over which reward terms rise and KL falls", low=0)
     kl_floor: float = option(1.0, "share of kl_weight left after the ramp", low=0, high=1)
     baseline_decay: float = option(0.9, "decay of the reward baseline", low=0, high=1)
     max_lag: int = option(

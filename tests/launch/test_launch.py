@@ -58,6 +58,13 @@ def test_presets_only_set_keys_of_their_group() -> None:
     assert config.trainer == plain.trainer
 
 
+def test_the_schedule_of_the_paper_spans_as_many_traces_as_its_authors_code_spans_prompts() -> None:
+    """40 and 80, one step each there; steps are what the learner counts."""
+    config = compose_config(_request("objective=dvi"))
+    steps = (config.objective.warmup_steps, config.objective.ramp_steps)
+    assert [one / config.trainer.steps_per_trace for one in steps] == [40, 80]
+
+
 def test_typed_paths_count_from_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
