@@ -201,6 +201,23 @@ def test_text_parts_developer_and_template_arguments_reach_the_template(
     assert bytes(ids) == b"<system>d<user>a\nb[enable_thinking=False]"
 
 
+@pytest.mark.parametrize("role", ["user", "assistant", "tool"])
+def test_content_is_text_whichever_of_its_forms_a_message_has(
+    server: FakeServer, role: str
+) -> None:
+    forms: list[tuple[dict[str, object], bytes]] = [
+        ({"content": "a\nb"}, b"a\nb"),
+        ({"content": [{"type": "text", "text": one} for one in "ab"]}, b"a\nb"),
+        ({"content": []}, b""),
+        ({"content": None}, b""),
+        ({}, b""),
+    ]
+    for content, text in forms:
+        body = {"messages": [USER, {"role": role, **content}, USER]}
+        ids = taken(server, "/v1/chat/completions", body | {"add_generation_prompt": False})
+        assert bytes(ids.prompt_ids) == b"<user>hi<%s>%s<user>hi" % (role.encode(), text)
+
+
 def test_special_tokens_are_added_to_text_and_not_to_chat_unless_asked(
     server: FakeServer,
 ) -> None:
