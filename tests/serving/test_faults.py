@@ -122,6 +122,24 @@ def test_a_drain_under_load_finishes_or_tells_every_request(
         assert not live.server.service.in_flight
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_decode_thread_that_ends_turns_ready_off_and_the_process_lives(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    def end() -> None:
+        raise SystemExit  # what no step survives
+
+    with live_server(tiny_config(tiny_model, tmp_path / "state"), tmp_path) as live:
+        assert live.http.get("/ready").status_code == 200
+        live.server.runtime.engine.step = end
+        assert wait_for(lambda: live.http.get("/ready").status_code == 503, 10.0)
+        assert live.http.get("/ready").json()["status"] == "stuck"
+        refused = live.http.post("/v1/completions", json=BODY)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stuck")
+        assert live.http.get("/health").status_code == 200
+        assert live.metrics()["dvi_running_requests"] == 0
+
+
 def test_half_a_user_key_is_never_left_behind(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (KEY_BYTES // 2, hard))

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serving.live import Live, live_server, tiny_config, wait_for
+from tests.serving.live import Live, live_server, publish_random, tiny_config, wait_for
 
 CONTEXT = 72
 NUM_CLIENTS = 6
@@ -145,3 +145,28 @@ def test_whoever_leaves_is_forgotten_within_a_round_and_leaves_no_record(
         grown = after["dvi_generated_tokens_total"] - gone["dvi_generated_tokens_total"]
         assert grown == 3
         assert wait_for(lambda: live.metrics()["dvi_traces_written_total"] == 1)
+
+
+@pytest.mark.slow
+def test_neither_time_nor_a_restart_changes_what_the_same_requests_accept(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """Drift is the traffic's: a server that learns nothing drafts as on its first day."""
+    config = tiny_config(tiny_model, tmp_path / "state")
+    names = ("rounds", "proposed", "judged", "accepted", "adapter_versions")
+
+    def drafted(live: Live) -> list[list[Any]]:
+        bodies = [{"prompt": "SELECT", "seed": seed, "max_tokens": 40} for seed in range(8)]
+        answers = [complete(live, body | {"temperature": 0.7})["dvi"] for body in bodies]
+        return [[answer[name] for name in names] for answer in answers]
+
+    with live_server(config, tmp_path / "one") as live:
+        version = publish_random(live, 1, scale=0.1)
+        assert wait_for(lambda: live.metrics()["dvi_adapter_version"] == version)
+        before = drafted(live)
+        assert sum(counts[3] for counts in before) > 0
+        for _ in range(20):
+            assert drafted(live) == before
+    with live_server(config, tmp_path / "two") as live:
+        assert live.metrics()["dvi_adapter_version"] == version
+        assert drafted(live) == before

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -23,9 +24,10 @@ from tests.drafting.rows import random_tensors
 from tests.rigs import make_model_folder
 from tests.serving.live import live_server, tiny_config, wait_for
 from tests.serving.processes import server_process
-from tests.soak.traffic import LEAVER_TOKENS, Draft, Mix, Tally, run_mix
+from tests.soak.traffic import LEAVER_TOKENS, Draft, Mix, Tally, resident_bytes, run_mix
 
 NUM_REQUESTS = int(os.environ.get("DVI_SOAK_REQUESTS", "20000"))
+NUM_PLAIN_REQUESTS = 8000
 # A stationary stream exceeds 4.5 standard errors in one of four quarters once in 37,000 runs.
 MAX_STANDARD_ERRORS = 4.5
 MAX_GROWTH = 0.03  # of resident memory, last quarter over the second
@@ -164,4 +166,29 @@ def test_a_soak_stays_flat(tmp_path: Path) -> None:
         check_identities(url, mix, tally)
         check_flat_rate(tally.drafts)
         check_flat_memory(tally.resident_bytes)
+        assert process.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(900)
+def test_a_server_whose_requests_never_draft_stays_flat(tmp_path: Path) -> None:
+    config = soak_config(tmp_path)
+    body = {"prompt": "SELECT name", "max_tokens": 6, "ignore_eos": True}
+    plain = body | {"dvi": {"speculation": False}}
+    resident: list[int] = []
+    with server_process(config, tmp_path / "run") as process, ThreadPoolExecutor(16) as pool:
+        url = str(process.http.base_url).rstrip("/")
+        with httpx.Client(base_url=url, timeout=60) as client:
+
+            def ask(seed: int) -> int:
+                return client.post("/v1/completions", json=plain | {"seed": seed}).status_code
+
+            for first in range(0, NUM_PLAIN_REQUESTS, 100):
+                assert set(pool.map(ask, range(first, first + 100))) == {200}
+                resident.append(resident_bytes(process.popen.pid))
+        metrics = metrics_of(url)
+        assert metrics["dvi_requests_total{length}"] == NUM_PLAIN_REQUESTS
+        assert metrics["dvi_proposed_tokens_total{neural}"] == 0
+        check_flat_memory(resident)
         assert process.stop() == 0
