@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from dvi.bench.http.bodies import BIG_BODY_BYTES, big_requests, big_schema, streamed
+from dvi.bench.http.bodies import (
+    BIG_BODY_BYTES,
+    big_requests,
+    big_schema,
+    schema_bodies,
+    schema_request,
+    streamed,
+)
 from dvi.bench.http.main import run_http_bench
 from dvi.bench.http.passes import Address, hostile_beside, run_streams
 from dvi.bench.http.rows import load_rows
@@ -53,13 +60,17 @@ def test_a_stall_counts_where_it_overlaps_the_wait_of_who_joined() -> None:
 
 def test_big_bodies_and_schemas_have_the_size_they_are_named_for() -> None:
     bodies = big_requests("m")
-    for _ in range(4):
-        size = len(json.dumps(next(bodies)["body"]))
+    assert len({frozenset(one["body"]) for one in bodies[1:]}) == len(bodies) - 1 == 3
+    for one in bodies:
+        size = len(json.dumps(one["body"]))
         assert 0.9 * BIG_BODY_BYTES < size < 1.2 * BIG_BODY_BYTES
     first, second = (len(json.dumps(big_schema(number))) for number in (0, 1))
     assert 200_000 < first < 300_000
     assert first == second
     assert big_schema(0) != big_schema(1)
+    made = schema_bodies("m")
+    for number in range(3):
+        assert json.loads(next(made)) == schema_request(number, "m")["body"]
 
 
 def test_rows_come_in_turn_from_each_domain_or_from_a_file(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Owns the wire form; imports no torch, since client processes build bodies too.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -61,15 +62,23 @@ def schema_request(number: int, model: str) -> Json:
     return {"path": COMPLETIONS, "body": body}
 
 
-def big_requests(model: str) -> Iterator[Json]:
-    """Bodies of about BIG_BODY_BYTES, without end: text, messages, ids and keys in turn."""
+def schema_bodies(model: str) -> Iterator[bytes]:
+    """Those bodies without end, each with another schema, at the cost of making one of them."""
+    first = json.dumps(schema_request(0, model)["body"]).encode()
+    for number in itertools.count():
+        yield first.replace(b'"property_0_', b'"property_%d_' % number)
+
+
+def big_requests(model: str) -> tuple[Json, ...]:
+    """Bodies of about BIG_BODY_BYTES: one text, messages, ids, and keys that nobody knows."""
     words = "The quick brown fox jumps over it. " * (BIG_BODY_BYTES // 35)
     messages = [{"role": "user", "content": f"hello {i}"} for i in range(BIG_BODY_BYTES // 42)]
     ids = [FIRST_ID + i % NUM_IDS for i in range(BIG_BODY_BYTES // 5)]
     keys = {f"key_{i:06d}": "x" * 30 for i in range(BIG_BODY_BYTES // 48)}
     asked = {"model": model, "max_tokens": 1}
-    while True:
-        yield {"path": CHAT, "body": {**asked, "messages": [{"role": "user", "content": words}]}}
-        yield {"path": CHAT, "body": {**asked, "messages": messages}}
-        yield {"path": COMPLETIONS, "body": {**asked, "prompt": ids}}
-        yield {"path": COMPLETIONS, "body": {**asked, "prompt": "hello", **keys}}
+    return (
+        {"path": CHAT, "body": {**asked, "messages": [{"role": "user", "content": words}]}},
+        {"path": CHAT, "body": {**asked, "messages": messages}},
+        {"path": COMPLETIONS, "body": {**asked, "prompt": ids}},
+        {"path": COMPLETIONS, "body": {**asked, "prompt": "hello", **keys}},
+    )
