@@ -6,13 +6,15 @@ Owns the translation of pydantic's errors; knows nothing of what a field means.
 from __future__ import annotations
 
 import asyncio
-import json
+import codecs
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
 from serving.errors import ApiError, invalid
@@ -74,15 +76,16 @@ class Keys:
         """Sort the keys of ``data``, if it is an object, that ``model`` does not have."""
         if not isinstance(data, dict):
             return
-        known = {info.alias or name for name, info in model.model_fields.items()}
+        known = _known_keys(model)
         extra = {key: value for key, value in data.items() if key not in known}
         refused, ignored = sort_keys(extra, unhonoured, where)
         self.refused += refused
         self.ignored += ignored
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+@cache
+def _known_keys(model: type[BaseModel]) -> frozenset[str]:
+    return frozenset(info.alias or name for name, info in model.model_fields.items())
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -106,15 +109,14 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 def as_json(raw: bytes) -> Any:
-    """The body as JSON. Raises a 400."""
+    """The body as JSON. Raises a 400.
+
+    Pydantic's parser is several times as fast as Python's; while one runs, no other thread does.
+    """
     try:
-        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
-        if b"\\ud" in raw or b"\\uD" in raw:
-            # Lone surrogates are JSON but no text: tokenizers cannot encode them.
-            json.dumps(data, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
+        return from_json(raw.removeprefix(codecs.BOM_UTF8), allow_inf_nan=False)
+    except ValueError as error:
         raise invalid("The body is not valid JSON in UTF-8.", None) from error
-    return data
 
 
 def _param(location: tuple[int | str, ...]) -> str | None:
@@ -206,8 +208,9 @@ def _tool_keys(keys: Keys, data: Mapping[str, Any]) -> None:
 
 def _chat_keys(keys: Keys, data: Mapping[str, Any]) -> None:
     messages = data.get("messages")
-    looked_at = messages[:MAX_MESSAGES] if isinstance(messages, list) else ()
-    for index, message in enumerate(looked_at):
+    if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
+        return  # refused as they are
+    for index, message in enumerate(messages):
         where = f"messages[{index}]"
         keys.look(message, Message, MESSAGE_UNHONOURED, where + ".")
         if isinstance(message, dict):

@@ -47,9 +47,8 @@ class Prompt:
     echo: str = ""
 
 
-def _encode(text: str, model: ServedModel, where: str, *, add_special_tokens: bool) -> list[int]:
-    """Ids of a text that may fit; a megabyte that cannot is refused without tokenizing it."""
-    fewest = model.tokenizer.fewest_tokens(text)
+def _require_fit(fewest: int, model: ServedModel, where: str) -> None:
+    """Refuse a prompt of so many tokens or more: what cannot fit needs no closer look."""
     if fewest >= model.max_context_len:
         raise ApiError(
             400,
@@ -58,6 +57,11 @@ def _encode(text: str, model: ServedModel, where: str, *, add_special_tokens: bo
             param=where,
             code="context_length_exceeded",
         )
+
+
+def _encode(text: str, model: ServedModel, where: str, *, add_special_tokens: bool) -> list[int]:
+    """Ids of a text that may fit; one that cannot is not tokenized."""
+    _require_fit(model.tokenizer.fewest_tokens(text), model, where)
     return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
@@ -75,9 +79,8 @@ def completion_prompts(body: CompletionBody, model: ServedModel) -> tuple[Prompt
     prompt = body.prompt
     if isinstance(prompt, str):
         return (_text_prompt(body, prompt, model, "prompt"),)
-    ids = [item for item in prompt if isinstance(item, int)]
-    if ids:
-        return (_id_prompt(body, ids, model, "prompt"),)
+    if isinstance(prompt[0], int):
+        return (_id_prompt(body, prompt, model, "prompt"),)
     prompts: list[Prompt] = []
     for index, item in enumerate(prompt):
         where = f"prompt[{index}]"
@@ -95,6 +98,7 @@ def _text_prompt(body: CompletionBody, text: str, model: ServedModel, where: str
 
 
 def _id_prompt(body: CompletionBody, ids: list[int], model: ServedModel, where: str) -> Prompt:
+    _require_fit(len(ids), model, where)
     checked = _checked(ids, model, where)
     skip = body.skip_special_tokens is not False
     echo = model.tokenizer.decode(checked, skip_special_tokens=skip) if body.echo else ""

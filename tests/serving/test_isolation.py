@@ -165,8 +165,9 @@ def test_a_text_that_cannot_fit_is_refused_untokenized() -> None:
 
 
 def test_more_messages_than_openai_takes_are_a_400() -> None:
-    messages = [{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1)
+    messages: list[Any] = [{"role": "user", "content": "x", "audio": 1}] * (MAX_MESSAGES + 1)
     with fake_server(FakeEngine()) as server:
         answer = server.http.post("/v1/chat/completions", json={"messages": messages})
     assert answer.status_code == 400
+    assert "2048" in answer.json()["error"]["message"]
     assert answer.json()["error"]["param"] == "messages"

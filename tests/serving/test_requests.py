@@ -269,6 +269,14 @@ def test_a_body_that_is_no_json_object_is_a_400(server: FakeServer, body: bytes)
     assert refusal(answer)[0] == 400
 
 
+def test_a_byte_order_mark_and_deep_nesting_are_json(server: FakeServer) -> None:
+    headers = {"content-type": "application/json"}
+    deep = b"[" * 190 + b"]" * 190
+    for body in (b'\xef\xbb\xbf{"prompt": "hi"}', b'{"prompt": "hi", "mine": ' + deep + b"}"):
+        answer = server.http.post("/v1/completions", content=body, headers=headers)
+        assert answer.status_code == 200
+
+
 def test_user_hashes_are_stable_and_keyed() -> None:
     one, other = fake_model(), fake_model(user_key=b"z" * 32)
     assert one.hash_user("ann") == one.hash_user("ann") != one.hash_user("bob")
