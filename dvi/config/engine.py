@@ -73,7 +73,10 @@ class DrafterConfig:
         choices=("request", "user", "global", "off"),
     )
     memory_max_tokens: int = option(
-        200_000, "tokens of served answers remembered, some 0.4 KB each; the oldest leave", low=1
+        200_000,
+        "tokens of served answers and of their prompts' ends remembered, up to 0.4 KB each; the "
+        "oldest leave",
+        low=1,
     )
     memory_min_match: int = option(1, "shortest end of the text that is looked up", low=1, high=8)
     memory_max_match: int = option(16, "longest end of the text that is compared", low=1, high=64)

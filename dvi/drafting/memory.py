@@ -23,7 +23,8 @@ from dvi.drafting.base import (
     Proposal,
 )
 from dvi.drafting.branch import DrafterRoom
-from dvi.drafting.ngrams import END, NO_MATCH, NgramIndex
+from dvi.drafting.ngrams import NO_MATCH, NgramIndex
+from dvi.drafting.occurrence import Occurrence, OurText, listen
 from dvi.drafting.served import ServedText
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
@@ -33,6 +34,8 @@ from dvi.sampling.choice import ChoicePoint, point_noise
 from dvi.types import SamplingParams, Source
 
 NOTHING = Proposal((), (), Source.TARGET, 0)
+# Tokens of a prompt's end that are kept before its answer: what the answer may have copied.
+PROMPT_TOKENS = 128
 
 
 @dataclass(slots=True)
@@ -45,13 +48,11 @@ class RowText:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Earlier occurrences of the end of a text, as offsets of what followed; oldest first."""
+    """Earlier occurrences of the end of our text: served ones first, each kind oldest first."""
 
     length: int  # tokens matched
-    own_ids: Sequence[int]
-    own: list[int]
-    served_ids: Sequence[int]
-    served: list[int]
+    occurrences: Sequence[Occurrence]
+    ours: OurText
 
 
 def index_orders(min_match: int, max_match: int) -> tuple[int, ...]:
@@ -79,6 +80,8 @@ def make_memory_drafter(
 class MemoryDrafter:
     """Longest match proposes. The decode thread calls everything but ``remember`` and ``forget``.
 
+    What was copied from a prompt is proposed as ours has it (``dvi.drafting.occurrence``).
+
     A request reads its own text, and what was served to its scope: ``request`` and ``off`` read
     nothing served, ``global`` reads all, ``user`` (and null) what the request's own scope was
     served. ``off`` proposes nothing at all.
@@ -92,7 +95,8 @@ class MemoryDrafter:
         self._orders = index_orders(config.memory_min_match, config.memory_max_match)
         self._max_match = config.memory_max_match
         self._scope = config.memory_scope
-        self.served = ServedText(self._orders, config.memory_max_tokens, self._max_match)
+        context_len = max(self._max_match, PROMPT_TOKENS)
+        self.served = ServedText(self._orders, config.memory_max_tokens, context_len)
         self._rows: dict[int, RowText] = {}
 
     def remember(self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str) -> None:
@@ -160,18 +164,18 @@ class MemoryDrafter:
 
     def _find(self, text: RowText, context: Context) -> Found:
         """Occurrences of the longest end of the context that its own text or its scope's holds."""
+        ours = OurText(text.index, [*text.index.ids])
         tail = context.tokens[-self._max_match :]
-        own = text.index.longest(tail, self._max_match)
         index = None if self._scope == "request" else self.served.index(self._shared(context.scope))
+        own = text.index.longest(tail, self._max_match)
         served = NO_MATCH if index is None else index.longest(tail, self._max_match)
         length = max(own.length, served.length)
-        return Found(
-            length=length,
-            own_ids=text.index.ids,
-            own=text.index.offsets(own.places) if own.length == length else [],
-            served_ids=() if index is None else index.ids,
-            served=index.offsets(served.places) if index and served.length == length else [],
-        )
+        occurrences: list[Occurrence] = []
+        if index is not None and served.length == length:
+            occurrences += [Occurrence(index.ids, at) for at in index.offsets(served.places)]
+        if own.length == length:
+            occurrences += [Occurrence(ours.ids, at) for at in text.index.offsets(own.places)]
+        return Found(length, occurrences, ours)
 
 
 def follow(found: Found, request: DraftRequest) -> tuple[tuple[int, ...], tuple[Match, ...]]:
@@ -182,22 +186,19 @@ def follow(found: Found, request: DraftRequest) -> tuple[tuple[int, ...], tuple[
     """
     ids: list[int] = []
     matches: list[Match] = []
-    own_ids, served_ids, own, served = found.own_ids, found.served_ids, found.own, found.served
-    num_own = len(own_ids)
-    while (own or served) and len(ids) < request.draft_len:
-        own_heads = [own_ids[i] if i < num_own else ids[i - num_own] for i in own]
-        served_heads = [served_ids[i] for i in served]
-        counts: dict[int, int] = {}
-        for head in served_heads + own_heads:
-            if head != END:
-                counts[head] = counts.pop(head, 0) + 1  # reinserted: the newest comes last
-        if not counts:
+    occurrences = found.occurrences
+    while len(ids) < request.draft_len:
+        said = listen(occurrences, found.ours)
+        if not said:
             break
+        counts: dict[int, int] = {}
+        for one in said:
+            counts[one.token] = counts.pop(one.token, 0) + 1  # reinserted: the newest comes last
         token = pick(counts, request.params, request.position + 1 + len(ids))
-        matches.append(Match(found.length + len(ids), counts[token], sum(counts.values())))
+        matches.append(Match(found.length + len(ids), counts[token], len(said)))
         ids.append(token)
-        own = [i + 1 for i, head in zip(own, own_heads, strict=True) if head == token]
-        served = [i + 1 for i, head in zip(served, served_heads, strict=True) if head == token]
+        found.ours.ids.append(token)
+        occurrences = [one.then for one in said if one.token == token]
     return tuple(ids), tuple(matches)
 
 

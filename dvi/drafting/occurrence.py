@@ -1,0 +1,98 @@
+"""What an earlier occurrence of our words says comes next.
+
+Owns the reading on; knows neither scopes nor counts. An answer repeats words of its request: a
+name, a number, a table's columns. Where an earlier text went on with a token that it had held
+before, that token is a copy, and ours is expected to copy from the same place of our own text: the
+place after the same words. So one answer of a form says how the next one is filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dvi.drafting.ngrams import END, NgramIndex
+
+# How far back an earlier text is searched for the token that it went on with.
+REACH_TOKENS = 256
+# Words that say where a copied token stands: compared up to so many, and fewer say too little.
+PLACE_TOKENS = 8
+LEAST_PLACE_TOKENS = 2
+
+
+class Copy(NamedTuple):
+    """A token that an earlier text held before, and the one in that place of ours, as offsets."""
+
+    there: int
+    here: int
+
+
+@dataclass(frozen=True, slots=True)
+class OurText:
+    """The request's own text, with what is proposed so far at its end."""
+
+    index: NgramIndex  # without the proposals
+    ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Where an earlier text, which may be our own, goes on."""
+
+    text: Sequence[int]
+    place: int  # offset in ``text`` of the token that follows; END after the last
+    copied: Copy | None = None  # the token before it, if it was a copy
+
+    @property
+    def token(self) -> int:
+        """What follows there."""
+        return self.text[self.place]
+
+
+class Saying(NamedTuple):
+    """What an occurrence says."""
+
+    token: int
+    then: Occurrence  # where it goes on if that is taken
+
+
+def listen(occurrences: Sequence[Occurrence], ours: OurText) -> list[Saying]:
+    """What those say that have not come to their end, in order.
+
+    Several that went on alike are taken at their word: what all share is no copy.
+    """
+    going_on = [one for one in occurrences if one.token != END]
+    are_alike = len(going_on) > 1 and len({one.token for one in going_on}) == 1
+    copies = [None if are_alike else find_copy(one, ours) for one in going_on]
+    return [
+        Saying(
+            one.token if copy is None else ours.ids[copy.here],
+            Occurrence(one.text, one.place + 1, copy),
+        )
+        for one, copy in zip(going_on, copies, strict=True)
+    ]
+
+
+def find_copy(one: Occurrence, ours: OurText) -> Copy | None:
+    """What the occurrence's next token is a copy of; None where it is none, or ours has no such
+    place. A copy of several tokens goes on where it is; of equal tokens the newest is the source,
+    and of equal places of ours the newest is meant.
+    """
+    if one.copied is not None:
+        there, here = one.copied.there + 1, one.copied.here + 1
+        is_known = here < len(ours.ids) and ours.ids[here] != END
+        if is_known and one.text[there] == one.token:
+            return Copy(there, here)
+    before = one.text[max(one.place - REACH_TOKENS, 0) : one.place][::-1]
+    if END in before:
+        before = before[: before.index(END)]
+    if one.token not in before:
+        return None
+    back = before.index(one.token)
+    words = before[back + 1 : back + 1 + PLACE_TOKENS][::-1]
+    same = ours.index.longest(words, PLACE_TOKENS)
+    if same.length < LEAST_PLACE_TOKENS:
+        return None
+    (here,) = ours.index.offsets(same.places[-1:])
+    return Copy(one.place - 1 - back, here)
