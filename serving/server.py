@@ -210,7 +210,7 @@ def _start_learning(stack: ExitStack, plant: Plant, metrics: MetricsSource) -> A
         logger.info("the trainer stands still: nothing is kept to learn from, or nothing learns")
     assert metrics.tracker is not None
     loop = TrackingLoop(
-        metrics.tracker, metrics.snapshot, registry.root, plant.config.tracking.interval_s
+        metrics.tracker, metrics.snapshot, registry.folder, plant.config.tracking.interval_s
     )
     stack.enter_context(loop)
     links = Links(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dvi.config.files import part_of
 from dvi.config.state_file import settle_state
 
 KEY_FILE = "user_hash.key"
@@ -73,13 +74,5 @@ def _read_key(path: Path) -> bytes:
 def _make_whole(path: Path, key: bytes) -> None:
     """Write ``key`` unless another process, on any machine, was first; never a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            path.hardlink_to(part)
-    finally:
-        part.unlink()
+    with part_of(path, key, durable=True) as part, suppress(FileExistsError):
+        path.hardlink_to(part)

@@ -51,13 +51,13 @@ class TrackingLoop(BackgroundThread):
         self,
         tracker: Tracker,
         snapshot: Callable[[], MetricsSnapshot],
-        adapters_root: Path,
+        folder_of: Callable[[int], Path],  # of a version
         interval_s: float,
     ) -> None:
         super().__init__("tracking")
         self._tracker = tracker
         self._snapshot = snapshot
-        self._adapters_root = adapters_root
+        self._folder_of = folder_of
         self._interval_s = interval_s
         self._last_tokens = -1
         self._last_version = -1
@@ -93,7 +93,7 @@ class TrackingLoop(BackgroundThread):
         self._last_version = version
         row: dict[str, Value] = {"version": version, "serve_tokens": shot.engine.generated_tokens}
         self._tracker.log("adapter", row)
-        folder = self._adapters_root / f"v{version:06d}"
+        folder = self._folder_of(version)
         if version and not is_first and folder.is_dir():
             self._tracker.artifact(version, folder)
 

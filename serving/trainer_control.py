@@ -6,9 +6,10 @@ Owns the file; does not know whether a trainer runs. A pause survives restarts o
 from __future__ import annotations
 
 import json
-import os
 import threading
 from pathlib import Path
+
+from dvi.config.files import replace_file
 
 
 class TrainerControl:
@@ -39,11 +40,7 @@ class TrainerControl:
                 "drifts": (drifts if isinstance(drifts, int) else 0) + (paused is None),
             }
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            part = self._path.with_name(f".{self._path.name}.part")
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(wanted, file)
-            part.replace(self._path)
+            replace_file(self._path, json.dumps(wanted).encode(), durable=False)
 
     def _read(self) -> dict[str, object]:
         try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from dvi.config.files import PART_PREFIX, replace_file
 from dvi.replay import RowKey
 from trainers.intake import IntakeState
 from trainers.memory import MemoryState
@@ -102,15 +102,9 @@ class CheckpointStore:
         files = self._files()
         number = self._number(files[-1]) + 1 if files else 1
         path = self.folder / f"checkpoint-{number:08d}.safetensors"
-        part = self.folder / ".checkpoint.part"
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(encode(checkpoint))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        sync_folder(self.folder)
-        for old in files[: -(KEPT_FILES - 1)]:
+        replace_file(path, encode(checkpoint), durable=True)
+        killed = self.folder.glob(f"{PART_PREFIX}{PATTERN}*")  # what was being written then
+        for old in (*files[: -(KEPT_FILES - 1)], *killed):
             old.unlink()
         return path
 
@@ -187,15 +181,6 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
         total.update(name.encode())
         total.update(tensors[name].contiguous().numpy().data)
     return total.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _from_plain(tensors: dict[str, Tensor], plain: dict[str, Any]) -> Checkpoint:

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from dvi.config import DviConfig, ReplayConfig
+from dvi.config.files import replace_file
 from dvi.config.home import dvi_home
 from dvi.decoding.startup import load_model
 from dvi.modeling.fingerprint import base_fingerprint
@@ -128,9 +129,8 @@ def _read_progress(folder: Path) -> dict[str, int]:
 
 
 def _write_progress(folder: Path, done: int, *, is_complete: bool) -> None:
-    part = folder / f".{PROGRESS}.part"
-    part.write_text(json.dumps({"done": done, "is_complete": is_complete}), encoding="utf-8")
-    part.replace(folder / PROGRESS)
+    text = json.dumps({"done": done, "is_complete": is_complete})
+    replace_file(folder / PROGRESS, text.encode(), durable=False)
 
 
 @contextmanager

@@ -96,5 +96,5 @@ def tell_result(tracker: Tracker, registry: Registry, result: TrainResult) -> No
             "adapter/holdout_rows": result.holdout_rows,
         },
     )
-    folder = registry.root / f"v{result.version:06d}"
+    folder = registry.folder(result.version)
     tracker.artifact(result.version, folder, aliases=("candidate",))

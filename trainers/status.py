@@ -7,10 +7,11 @@ than what was last told. Does not know who reads it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from dvi.config.files import replace_file
 
 MONOTONE = (
     "steps",
@@ -43,11 +44,7 @@ class StatusFile:
         gate, before = _table(status, "gate"), _table(self.earlier, "gate")
         status["gate"] = {name: max(_number(before, name), _number(gate, name)) for name in GATE}
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = self.path.with_name(f".{self.path.name}.part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(status, file)
-        part.replace(self.path)
+        replace_file(self.path, json.dumps(status).encode(), durable=False)
 
 
 def read_status(path: Path) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Watch:
             row["probe_acceptance_rate"] = self.training.probe_rate
             self.outlets.tracker.log("adapter", {f"adapter/{k}": v for k, v in row.items()})
             if verdict.metrics()["gate_promoted"]:
-                folder = self.outlets.registry.root / f"v{publication.version:06d}"
+                folder = self.outlets.registry.folder(publication.version)
                 self.outlets.tracker.artifact(publication.version, folder)
         self.tell(at_once=True)
 

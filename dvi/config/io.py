@@ -6,10 +6,10 @@ Owns the file; holds no secrets, so a child that needs one reads the environment
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from dvi.config.files import replace_file
 from dvi.config.root import DviConfig
 from dvi.config.secrets import has_password
 from dvi.config.validate import ConfigError, from_mapping, to_mapping
@@ -28,12 +28,8 @@ def without_secrets(config: DviConfig) -> dict[str, Any]:
 def dump_config(config: DviConfig, path: Path) -> None:
     """Write the config without secrets, mode 0600, complete or not at all; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     text = json.dumps(without_secrets(config), indent=2) + "\n"
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    part.replace(path)
+    replace_file(path, text.encode(), durable=False)
 
 
 def load_config(path: Path) -> DviConfig:

@@ -7,12 +7,13 @@ and each adapter have versions of their own: this one counts what concerns the f
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from dvi.config.files import replace_file
 
 STATE_FORMAT = 1
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -60,7 +61,8 @@ def settle_state(folder: Path) -> StateFile:
         return found
     for number in range(found.format, STATE_FORMAT):
         found = MIGRATIONS[number](folder, found)
-    _write(folder / "state.json", found)
+    text = json.dumps(asdict(found)) + "\n"
+    replace_file(folder / "state.json", text.encode(), durable=True)
     return found
 
 
@@ -73,17 +75,3 @@ def _from_unnamed(folder: Path, found: StateFile) -> StateFile:
 
 
 MIGRATIONS: dict[int, Callable[[Path, StateFile], StateFile]] = {0: _from_unnamed}
-
-
-def _write(path: Path, state: StateFile) -> None:
-    """Whole or not at all, 0600."""
-    part = path.with_name(f".state.{os.getpid()}")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(state)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dvi.config.files import replace_file
+
 # Times that differ by more than this factor are not those of one machine at rest.
 FAR_OFF = 1.5
 
@@ -52,7 +54,7 @@ class CostProfile:
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
-        path.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        replace_file(path, f"{json.dumps(asdict(self))}\n".encode(), durable=False)
 
     def _around(self, batch: int) -> Sequence[BatchCosts]:
         """The measured batches to read ``batch`` from: itself, or its two neighbours."""

@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -249,7 +248,4 @@ def never_dearer_than_wider(points: Sequence[Point]) -> tuple[Point, ...]:
 def _remember(profile: CostProfile, path: Path) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        os.close(handle)
-        profile.save(Path(name))
-        Path(name).replace(path)
+        profile.save(path)

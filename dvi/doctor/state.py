@@ -92,7 +92,7 @@ def check_adapters(config: DviConfig) -> Finding:
     live = registry.current()
     if damaged:
         version, why = next(iter(damaged.items()))
-        folder = root / f"v{version:06d}"
+        folder = registry.folder(version)
         message = f"{why}; in service: version {live}"
         return fault("adapters", message, f"mv {folder} {folder}.broken")
     return ok("adapters", f"{len(registry.versions())} versions, in service: version {live}")

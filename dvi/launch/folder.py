@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from dvi.config import DviConfig
+from dvi.config.files import replace_file
 from dvi.config.home import runs_dir
 from dvi.config.validate import ConfigError
 
@@ -77,7 +78,5 @@ def make_run_folder(command: str, config: DviConfig, env: Mapping[str, str]) -> 
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     folder = _make(runs_dir() / command / name)
     if _is_many(env):
-        part = pointer.with_name(f"{pointer.name}.part")
-        part.write_text(str(folder), encoding="utf-8")
-        part.replace(pointer)
+        replace_file(pointer, str(folder).encode(), durable=False)
     return folder

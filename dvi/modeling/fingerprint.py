@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import torch
 
 import dvi
+from dvi.config.files import replace_file
 from dvi.config.home import dvi_home
 from dvi.modeling.target import TargetModel
 from dvi.types import Verification
@@ -95,7 +94,7 @@ def _hash_file(file: Path) -> str:
 def _remembered(memory: Path) -> dict[str, str]:
     try:
         content = json.loads(memory.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return {}
     return {str(k): str(v) for k, v in content.items()} if isinstance(content, dict) else {}
 
@@ -103,7 +102,4 @@ def _remembered(memory: Path) -> dict[str, str]:
 def _remember(memory: Path, hashes: dict[str, str]) -> None:
     with contextlib.suppress(OSError):
         memory.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=memory.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(hashes, file)
-        Path(name).replace(memory)
+        replace_file(memory, json.dumps(hashes).encode(), durable=False)

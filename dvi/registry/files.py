@@ -20,15 +20,6 @@ from dvi.registry.manifest import RegistryError
 LOCK_WAIT_S = 10.0  # a publish takes well under a second
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def sync_file(path: Path) -> None:
     """Make the bytes of ``path`` durable and private."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -37,18 +28,6 @@ def sync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Put ``data`` at ``path``: readers see the old bytes or the new ones, also after a kill."""
-    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
 
 
 def append_line(path: Path, line: bytes) -> None:

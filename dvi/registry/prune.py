@@ -11,14 +11,13 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from dvi.registry.files import sync_folder, try_lock
-
-TEMPORARY_PREFIX = ".tmp-"
+from dvi.config.files import PART_PREFIX, sync_folder
+from dvi.registry.files import try_lock
 
 
 def remove_leftovers(root: Path) -> None:
     """Delete what killed publishers left; with the lock held nobody else is at work."""
-    for path in root.glob(f"{TEMPORARY_PREFIX}*"):
+    for path in root.glob(f"{PART_PREFIX}*"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -33,7 +32,7 @@ def remove_folders(folders: Iterable[Path]) -> None:
             if not try_lock(descriptor, fcntl.LOCK_EX):
                 continue
             # Renamed first: a kill in the middle must not leave half a version under its name.
-            dead = folder.with_name(f"{TEMPORARY_PREFIX}dead-{folder.name}")
+            dead = folder.with_name(f"{PART_PREFIX}dead-{folder.name}")
             folder.rename(dead)
             sync_folder(folder.parent)
             shutil.rmtree(dead, ignore_errors=True)

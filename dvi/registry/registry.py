@@ -18,14 +18,8 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dvi.registry.files import (
-    append_line,
-    exclusive,
-    open_folder,
-    replace_file,
-    sync_file,
-    sync_folder,
-)
+from dvi.config.files import PART_PREFIX, replace_file, sync_folder
+from dvi.registry.files import append_line, exclusive, open_folder, sync_file
 from dvi.registry.history import (
     Act,
     Event,
@@ -42,7 +36,7 @@ from dvi.registry.manifest import (
     make_manifest,
     to_json,
 )
-from dvi.registry.prune import TEMPORARY_PREFIX, remove_folders, remove_leftovers
+from dvi.registry.prune import remove_folders, remove_leftovers
 from dvi.registry.version import MANIFEST_FILE, hash_files, parse, read_checked, read_manifest
 
 _FOLDER_PATTERN = re.compile(r"v(\d{6,})")
@@ -66,6 +60,10 @@ class Registry:
         """Whether the folder exists: not before the first version, nor while its disk is away."""
         return self.root.is_dir()
 
+    def folder(self, version: int) -> Path:
+        """Where the files of ``version`` are, if it is there."""
+        return self.root / f"v{version:06d}"
+
     def publish(self, write_files: Callable[[Path], None], draft: ManifestFields) -> int:
         """Store what ``write_files(folder)`` writes as a new version, not yet in service.
 
@@ -81,13 +79,13 @@ class Registry:
             raise RegistryError(f"the registry {self.root} is not there")
         with self._changing():
             version = 1 + max(highest_number(self.history()), max(self._numbers(), default=0))
-            temporary = self.root / f"{TEMPORARY_PREFIX}{version}-{os.getpid()}"
+            temporary = self.root / f"{PART_PREFIX}{version}-{os.getpid()}"
             temporary.mkdir(mode=0o700)
             try:
                 write_files(temporary)
                 self._complete(temporary, version, draft)
                 self._record(Act.PUBLISH, version, "")
-                temporary.rename(self._folder(version))
+                temporary.rename(self.folder(version))
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)  # not there any more on success
             sync_folder(self.root)
@@ -219,7 +217,7 @@ class Registry:
         append_line(self.root / "history.jsonl", event.to_line())
 
     def _point_to(self, version: int) -> None:
-        replace_file(self.root / "CURRENT", f"{version}\n".encode())
+        replace_file(self.root / "CURRENT", f"{version}\n".encode(), durable=True)
 
     def _pointer(self) -> int | None:
         """The number in CURRENT; None when it is absent or torn."""
@@ -245,14 +243,11 @@ class Registry:
         matches = (_FOLDER_PATTERN.fullmatch(name) for name in os.listdir(self.root))
         return sorted(int(match[1]) for match in matches if match)
 
-    def _folder(self, version: int) -> Path:
-        return self.root / f"v{version:06d}"
-
     @contextmanager
     def _opened(self, version: int) -> Iterator[int]:
         if version < 1:
             raise RegistryError(f"version {version} has no files: versions start at 1")
-        with open_folder(self._folder(version)) as folder:
+        with open_folder(self.folder(version)) as folder:
             yield folder
 
     def _superfluous(self) -> list[Path]:
@@ -266,4 +261,4 @@ class Registry:
         needed = {live, *rollback_targets(events)[:1], *numbers[-self._keep_versions :]}
         if live and (manifest := self._manifest_if_whole(live)):
             needed.add(manifest.parent)
-        return [self._folder(number) for number in numbers if number not in needed]
+        return [self.folder(number) for number in numbers if number not in needed]

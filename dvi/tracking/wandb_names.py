@@ -5,7 +5,6 @@ Does not import W&B.
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from dvi.config.files import replace_file
 from dvi.config.state_file import read_state
 
 _SECRET = re.compile(r"(api_key|admin_key|password|secret|token)$")
@@ -31,9 +31,7 @@ def kept_id(path: Path) -> str:
         return text
     made = uuid.uuid4().hex[:12]
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(made + "\n")
+    replace_file(path, f"{made}\n".encode(), durable=False)
     return made
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dvi.objectives import LossReport
+from dvi.registry import Registry
 from dvi.tracking import Value
 from dvi.tracking.base import make_row
 from dvi.tracking.wandb_sink import AXES
@@ -47,7 +48,8 @@ def loop_on(tracker: Recorder) -> TrackingLoop:
     counts = AcceptanceCounts()
     counts.add_round(Source.NEURAL, 2, 2, 1)
     stats = replace(stats_before_start(8), counts=counts, generated_tokens=2, adapter_version=1)
-    return TrackingLoop(tracker, lambda: snapshot_of(stats, ServerCounts()), Path("none"), 1.0)
+    shot = snapshot_of(stats, ServerCounts())
+    return TrackingLoop(tracker, lambda: shot, lambda _: Path("none"), 1.0)
 
 
 def logged_names() -> set[str]:
@@ -61,12 +63,8 @@ def logged_names() -> set[str]:
     scores = Scores(Score(), Score(), Score())
     verdict = Verdict(Decision.HELD, scores, GateRule(0.9, 4), 0, 1)
     tracker.log("adapter", {"version": 1, **verdict.metrics()})
-    tell_result(tracker, FakeRegistry, TrainResult(1, 1, 0, 1, 1, 0.0, 0.0))
+    tell_result(tracker, Registry(Path("none")), TrainResult(1, 1, 0, 1, 1, 0.0, 0.0))
     return tracker.names
-
-
-class FakeRegistry:
-    root = Path("none")
 
 
 def test_every_curve_of_the_view_is_logged_over_the_axis_of_its_family() -> None:

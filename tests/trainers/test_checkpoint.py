@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 import torch
 
 from dvi.replay import RowKey
-from trainers import checkpoint as module
 from trainers.checkpoint import (
     Checkpoint,
     CheckpointRefused,
@@ -118,15 +118,17 @@ def test_a_save_that_is_cut_off_leaves_the_files_before(
     def cut_off(_descriptor: int) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(module.os, "fsync", cut_off)
+    monkeypatch.setattr(os, "fsync", cut_off)
     with pytest.raises(OSError, match="no space"):
         store.save(make_checkpoint(6))
     monkeypatch.undo()
     loaded, damaged = store.load()
     assert_equal(loaded, make_checkpoint(5))
     assert damaged == []
+    (tmp_path / ".tmp-checkpoint-00000002.safetensors-killed").write_bytes(b"half")
     store.save(make_checkpoint(7))
     assert_equal(store.load()[0], make_checkpoint(7))
+    assert list(tmp_path.glob(".tmp*")) == []
 
 
 def test_another_base_or_drafter_is_refused_in_one_line() -> None:
