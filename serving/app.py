@@ -20,7 +20,7 @@ from serving.completions import enter, generate
 from serving.document import body_schema, make_document
 from serving.errors import ApiError, install_handlers, out_of_storage
 from serving.gate import Gate
-from serving.parse import as_json, parse_chat, parse_completion, read_body, validate
+from serving.parse import as_json, read_body, validate
 from serving.schema import ChatBody, CompletionBody, PromoteBody
 from serving.service import Door, Service
 
@@ -93,11 +93,11 @@ def _add_model_routes(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/completions", openapi_extra=body_schema(CompletionBody))
     async def completions(request: Request) -> Response:
-        return await generate(service, request, parse_completion)
+        return await generate(service, request, CompletionBody)
 
     @app.post("/v1/chat/completions", openapi_extra=body_schema(ChatBody))
     async def chat_completions(request: Request) -> Response:
-        return await generate(service, request, parse_chat)
+        return await generate(service, request, ChatBody)
 
 
 def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], AdapterDesk]) -> None:

@@ -7,16 +7,14 @@ knows nothing of the fields.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from fastapi import Request, Response
 
 from dvi.decoding import Outcome
 from serving.errors import ApiError, unavailable
 from serving.generation import Generation
-from serving.parse import Parsed, as_json, read_body
+from serving.parse import BodyKind, as_json, parse, read_body
 from serving.plan import Caller, Plan, make_plan
 from serving.sampling import grammar_refused
 from serving.schema import ChatBody, CompletionBody
@@ -56,13 +54,13 @@ def _refused(
 
 def _prepare(
     raw: bytes,
-    parse: Callable[[Any], Parsed],
+    kind: BodyKind,
     caller: Caller,
     model: ServedModel,
     engine: DecodeEngine,
 ) -> Plan:
     """From bytes to a plan whose grammar is compiled. CPU-bound: off the event loop."""
-    parsed = parse(as_json(raw))
+    parsed = parse(kind, as_json(raw))
     plan = make_plan(parsed, model, caller)
     try:
         engine.check_grammar(plan.requests[0].sampling.grammar)
@@ -71,11 +69,11 @@ def _prepare(
     return plan
 
 
-async def _answer(service: Service, request: Request, parse: Callable[[Any], Parsed]) -> Response:
+async def _answer(service: Service, request: Request, kind: BodyKind) -> Response:
     caller = Caller(request.state.request_id, time.monotonic(), request.state.api_key)
     model, engine = enter(service)
     raw = await read_body(request, service.config.max_body_bytes)
-    prepare = partial(_prepare, raw, parse, caller, model, engine)
+    prepare = partial(_prepare, raw, kind, caller, model, engine)
     plan = await service.intake.run(len(raw), prepare)
     service.counts.fields_ignored(len(plan.ignored_fields))
     generation = Generation(service, engine, plan)
@@ -85,10 +83,10 @@ async def _answer(service: Service, request: Request, parse: Callable[[Any], Par
         return await whole_answer(generation, request.receive)
 
 
-async def generate(service: Service, request: Request, parse: Callable[[Any], Parsed]) -> Response:
+async def generate(service: Service, request: Request, kind: BodyKind) -> Response:
     """Answer one request for text; whatever never reached the engine counts as rejected."""
     try:
-        return await _answer(service, request, parse)
+        return await _answer(service, request, kind)
     except ApiError as error:
         if error.code not in AFTER_ENTRY:
             service.counts.request_ended(Outcome.REJECTED)

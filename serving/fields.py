@@ -85,6 +85,8 @@ STRUCTURED_UNHONOURED: dict[str, tuple[Any, ...]] = {
     "whitespace_pattern": (),
 }
 
+FORMAT_UNHONOURED: dict[str, tuple[Any, ...]] = {"structures": (), "triggers": ()}
+
 STREAM_UNHONOURED: dict[str, tuple[Any, ...]] = {"continuous_usage_stats": (False,)}
 
 HINTS = frozenset(

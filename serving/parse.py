@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -17,38 +16,17 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
+from serving.body import Keys
 from serving.errors import ApiError, invalid
-from serving.fields import (
-    CHAT_UNHONOURED,
-    COMPLETION_UNHONOURED,
-    MESSAGE_UNHONOURED,
-    STREAM_UNHONOURED,
-    STRUCTURED_UNHONOURED,
-    sort_keys,
-)
-from serving.schema import (
-    MAX_MESSAGES,
-    ChatBody,
-    CompletionBody,
-    Message,
-    Prediction,
-    StreamOptions,
-    TextPart,
-)
-from serving.structured import JsonSchema, ResponseFormat, StructuredOutputs
-from serving.tools.schema import (
-    MAX_TOOLS,
-    CalledFunction,
-    ChosenFunction,
-    ChosenTool,
-    Function,
-    Tool,
-    ToolCall,
-)
+from serving.schema import ChatBody, CompletionBody
 
+BodyKind = type[CompletionBody] | type[ChatBody]
 BodyT = TypeVar("BodyT", bound=BaseModel)
 READ_TIMEOUT_S = 60.0
-MAX_NAMED = 10  # complaints and ignored keys that one answer lists
+MAX_NAMED = 10  # complaints that one answer lists
+MAX_LOOKED_AT = (
+    2048  # items of a list, in a body that is refused anyway; longer ones are passed over
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +35,6 @@ class Parsed:
 
     body: CompletionBody | ChatBody
     ignored_fields: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Keys:
-    """Keys that no model here has, sorted into the two classes that matter."""
-
-    refused: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-
-    def look(
-        self,
-        data: object,
-        model: type[BaseModel],
-        unhonoured: Mapping[str, tuple[Any, ...]],
-        where: str = "",
-    ) -> None:
-        """Sort the keys of ``data``, if it is an object, that ``model`` does not have."""
-        if not isinstance(data, dict):
-            return
-        known = _known_keys(model)
-        extra = {key: value for key, value in data.items() if key not in known}
-        refused, ignored = sort_keys(extra, unhonoured, where)
-        self.refused += refused
-        self.ignored += ignored
-
-
-@cache
-def _known_keys(model: type[BaseModel]) -> frozenset[str]:
-    return frozenset(info.alias or name for name, info in model.model_fields.items())
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -169,87 +118,17 @@ def validate(model: type[BodyT], data: Any) -> BodyT:
         raise _all_wrong(_complaints(error)) from error
 
 
-def _look_at_parts(keys: Keys, content: object, where: str) -> None:
-    if isinstance(content, list):
-        for place, part in enumerate(content):
-            keys.look(part, TextPart, {}, f"{where}.content[{place}].")
-
-
-def _nested_keys(keys: Keys, data: Mapping[str, Any]) -> None:
-    """Keys inside the objects of a body."""
-    keys.look(data.get("stream_options"), StreamOptions, STREAM_UNHONOURED, "stream_options.")
-    asked = data.get("structured_outputs")
-    keys.look(asked, StructuredOutputs, STRUCTURED_UNHONOURED, "structured_outputs.")
-    asked = data.get("response_format")
-    keys.look(asked, ResponseFormat, {"structures": (), "triggers": ()}, "response_format.")
-    if isinstance(asked, dict):
-        keys.look(asked.get("json_schema"), JsonSchema, {}, "response_format.json_schema.")
-
-
-def _look_at_functions(
-    keys: Keys, items: object, models: tuple[type[BaseModel], type[BaseModel]], where: str
-) -> None:
-    """Keys of tools or calls and of the ``function`` in each; ``models`` are those of the two."""
-    if not isinstance(items, list):
-        return
-    for place, item in enumerate(items[:MAX_TOOLS]):
-        keys.look(item, models[0], {}, f"{where}[{place}].")
-        if isinstance(item, dict):
-            keys.look(item.get("function"), models[1], {}, f"{where}[{place}].function.")
-
-
-def _tool_keys(keys: Keys, data: Mapping[str, Any]) -> None:
-    _look_at_functions(keys, data.get("tools"), (Tool, Function), "tools")
-    choice = data.get("tool_choice")
-    keys.look(choice, ChosenTool, {}, "tool_choice.")
-    if isinstance(choice, dict):
-        keys.look(choice.get("function"), ChosenFunction, {}, "tool_choice.function.")
-
-
-def _chat_keys(keys: Keys, data: Mapping[str, Any]) -> None:
-    messages = data.get("messages")
-    if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
-        return  # refused as they are
-    for index, message in enumerate(messages):
-        where = f"messages[{index}]"
-        keys.look(message, Message, MESSAGE_UNHONOURED, where + ".")
-        if isinstance(message, dict):
-            _look_at_parts(keys, message.get("content"), where)
-            calls = message.get("tool_calls")
-            _look_at_functions(keys, calls, (ToolCall, CalledFunction), f"{where}.tool_calls")
-    prediction = data.get("prediction")
-    keys.look(prediction, Prediction, {}, "prediction.")
-    if isinstance(prediction, dict):
-        _look_at_parts(keys, prediction.get("content"), "prediction")
-
-
-def _checked(model: type[BodyT], data: Any, keys: Keys) -> BodyT:
+def parse(model: BodyKind, data: Any) -> Parsed:
+    """Check the body of a route for text."""
+    _require_object(data)
     try:
         body = model.model_validate(data)
     except ValidationError as error:
+        keys = Keys(MAX_LOOKED_AT)
+        keys.look(model, data)
         raise _all_wrong(_complaints(error), keys.refused) from error
+    keys = Keys()
+    keys.look(model, data)
     if keys.refused:
         raise _all_wrong({}, keys.refused)
-    return body
-
-
-def parse_completion(data: Any) -> Parsed:
-    """Check the body of /v1/completions."""
-    _require_object(data)
-    keys = Keys()
-    keys.look(data, CompletionBody, COMPLETION_UNHONOURED)
-    _nested_keys(keys, data)
-    body = _checked(CompletionBody, data, keys)
-    return Parsed(body, tuple(keys.ignored))
-
-
-def parse_chat(data: Any) -> Parsed:
-    """Check the body of /v1/chat/completions."""
-    _require_object(data)
-    keys = Keys()
-    keys.look(data, ChatBody, CHAT_UNHONOURED)
-    _nested_keys(keys, data)
-    _chat_keys(keys, data)
-    _tool_keys(keys, data)
-    body = _checked(ChatBody, data, keys)
     return Parsed(body, tuple(keys.ignored))

@@ -17,6 +17,13 @@ from pydantic import (
     model_validator,
 )
 
+from serving.body import Body
+from serving.fields import (
+    CHAT_UNHONOURED,
+    COMPLETION_UNHONOURED,
+    MESSAGE_UNHONOURED,
+    STREAM_UNHONOURED,
+)
 from serving.structured import ResponseFormat, StructuredOutputs
 from serving.tools.schema import MAX_TOOLS, ChosenTool, Tool, ToolCall, ToolChoice, check_tools
 
@@ -43,14 +50,10 @@ TokenIds = Annotated[list[TokenId], Field(json_schema_extra={"minItems": 1})]
 TokenIdText = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 
 
-class Body(BaseModel):
-    """Strict types (no "1" for 1), finite numbers, unknown keys kept for ``fields``."""
-
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
-
 class StreamOptions(Body):
     """OpenAI's stream_options."""
+
+    unhonoured = STREAM_UNHONOURED
 
     include_usage: bool | None = None
 
@@ -132,6 +135,8 @@ class GenerationBody(Body):
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
+    unhonoured = COMPLETION_UNHONOURED
+
     prompt: (
         str
         | Annotated[list[TokenId], Field(min_length=1)]
@@ -158,6 +163,8 @@ class TextPart(Body):
 
 class Message(Body):
     """One chat message; ``name`` and ``tool_call_id`` are there for templates that read them."""
+
+    unhonoured = MESSAGE_UNHONOURED
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
@@ -187,6 +194,8 @@ class Prediction(Body):
 
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
+
+    unhonoured = CHAT_UNHONOURED
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     logprobs: bool | None = None

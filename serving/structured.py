@@ -9,24 +9,18 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from dvi.decoding.grammar import (
-    choice_grammar,
-    json_schema_grammar,
-    regex_grammar,
-)
+from dvi.decoding.grammar import choice_grammar, json_schema_grammar, regex_grammar
+from serving.body import Body
+from serving.fields import FORMAT_UNHONOURED, STRUCTURED_UNHONOURED
 
 MAX_CHOICES_LISTED = 1000
 MAX_PATTERN_LEN = 10_000
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
-class _Asked(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, populate_by_name=True)
-
-
-class JsonSchema(_Asked):
+class JsonSchema(Body):
     """OpenAI's ``response_format.json_schema``; ``strict`` is how it works here in any case."""
 
     name: str | None = None
@@ -35,8 +29,10 @@ class JsonSchema(_Asked):
     strict: bool | None = None
 
 
-class ResponseFormat(_Asked):
+class ResponseFormat(Body):
     """OpenAI's ``response_format``."""
+
+    unhonoured = FORMAT_UNHONOURED
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -62,8 +58,10 @@ class ResponseFormat(_Asked):
         return None if schema is None else json_schema_grammar(schema)
 
 
-class StructuredOutputs(_Asked):
+class StructuredOutputs(Body):
     """vLLM's ``structured_outputs``: one of three."""
+
+    unhonoured = STRUCTURED_UNHONOURED
 
     json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None
     regex: Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_LEN)] | None = None

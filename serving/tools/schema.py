@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import jsonschema_rs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
+
+from serving.body import Body
 
 MAX_TOOLS = 128  # OpenAI's limit
 MAX_DEPTH = 100  # of a schema: every reader of it recurses
@@ -66,11 +68,7 @@ def _check_arguments(text: str) -> str:
     return text
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
-
-class Function(_Body):
+class Function(Body):
     """OpenAI's ``tools[].function``."""
 
     name: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
@@ -83,7 +81,7 @@ class Function(_Body):
         return self.parameters or NO_PARAMETERS
 
 
-class Tool(_Body):
+class Tool(Body):
     """One entry of ``tools``."""
 
     type: Literal["function"]
@@ -98,13 +96,13 @@ class Tool(_Body):
         return {"type": "function", "function": shown}
 
 
-class ChosenFunction(_Body):
+class ChosenFunction(Body):
     """The name in ``tool_choice``."""
 
     name: str
 
 
-class ChosenTool(_Body):
+class ChosenTool(Body):
     """``tool_choice`` that names a function."""
 
     type: Literal["function"]
@@ -114,14 +112,14 @@ class ChosenTool(_Body):
 ToolChoice = Literal["none", "auto", "required"] | ChosenTool
 
 
-class CalledFunction(_Body):
+class CalledFunction(Body):
     """The function of an earlier call."""
 
     name: str
     arguments: Annotated[str, AfterValidator(_check_arguments)]
 
 
-class ToolCall(_Body):
+class ToolCall(Body):
     """A call in an assistant's message, as the client sends it back."""
 
     id: str | None = None

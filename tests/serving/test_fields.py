@@ -13,6 +13,7 @@ from serving.fields import (
     HINTS,
     MESSAGE_UNHONOURED,
 )
+from serving.parse import parse
 from serving.schema import ChatBody, CompletionBody
 from tests.serving.fakes import FakeServer, fake_server
 from tests.serving.test_requests import USER, post, refusal
@@ -81,6 +82,56 @@ def test_unknown_keys_are_listed_and_counted(server: FakeServer) -> None:
     answer = post(server, "/v1/chat/completions", {"colour": 1, "messages": [message]})
     assert answer.json()["dvi"]["ignored_fields"] == ["colour", "messages[0].mood"]
     assert server.service.counts.view().ignored_fields == before + 2
+
+
+def test_unknown_keys_are_found_in_every_object_of_a_body() -> None:
+    odd = {"odd": 1}
+    part = {"type": "text", "text": "hi"} | odd
+    call = {"function": {"name": "f", "arguments": "{}"} | odd} | odd
+    tool = {"type": "function", "function": {"name": "f"} | odd} | odd
+    schema = {"name": "x", "schema": {"type": "object"} | odd} | odd
+    body: dict[str, Any] = {
+        "messages": [USER | {"content": [part]}, {"role": "assistant", "tool_calls": [call]} | odd],
+        "stream": True,
+        "stream_options": odd,
+        "response_format": {"type": "json_schema", "json_schema": schema} | odd,
+        "structured_outputs": odd,
+        "tools": [tool],
+        "tool_choice": {"type": "function", "function": {"name": "f"} | odd} | odd,
+        "prediction": {"type": "content", "content": [part]} | odd,
+    }
+    # What a schema, metadata or a template's variables hold is the client's own.
+    body |= {"metadata": {"odd": "1"}, "chat_template_kwargs": odd}
+    assert set(parse(ChatBody, body | odd).ignored_fields) == {
+        "odd",
+        "messages[0].content[0].odd",
+        "messages[1].odd",
+        "messages[1].tool_calls[0].odd",
+        "messages[1].tool_calls[0].function.odd",
+        "stream_options.odd",
+        "response_format.odd",
+        "response_format.json_schema.odd",
+        "structured_outputs.odd",
+        "tools[0].odd",
+        "tools[0].function.odd",
+        "tool_choice.odd",
+        "tool_choice.function.odd",
+        "prediction.odd",
+        "prediction.content[0].odd",
+    }
+
+
+def test_our_own_spelling_of_a_key_is_one_that_nobody_defines() -> None:
+    wanted = {"structured_outputs": {"json_": {"type": "object"}}}
+    parsed = parse(CompletionBody, {"prompt": "hi"} | wanted)
+    assert parsed.ignored_fields == ("structured_outputs.json_",)
+    assert parsed.body.structured_outputs is not None
+    assert parsed.body.structured_outputs.grammar() is None
+    named = {"type": "json_schema", "json_schema": {"schema_": {"type": "array"}}}
+    parsed = parse(CompletionBody, {"prompt": "hi", "response_format": named})
+    assert parsed.ignored_fields == ("response_format.json_schema.schema_",)
+    assert parsed.body.response_format is not None
+    assert parsed.body.response_format.schema_of_answer() == {"type": "object"}
 
 
 def test_an_answer_can_be_sent_back_as_a_message(server: FakeServer) -> None:

@@ -12,8 +12,9 @@ from dvi.config import ServingConfig
 from dvi.decoding import Outcome
 from dvi.types import FinishReason
 from serving.generation import Generation
-from serving.parse import parse_completion
+from serving.parse import parse
 from serving.plan import Caller, Plan, make_plan
+from serving.schema import CompletionBody
 from serving.service import Service
 from tests.serving.fakes import FakeEngine, fake_model
 
@@ -26,9 +27,8 @@ class DeafEngine(FakeEngine):
 
 
 def plan_for(request_id: str = "r", **body: Any) -> Plan:
-    return make_plan(
-        parse_completion({"prompt": "hi"} | body), fake_model(), Caller(request_id, 0.0)
-    )
+    parsed = parse(CompletionBody, {"prompt": "hi"} | body)
+    return make_plan(parsed, fake_model(), Caller(request_id, 0.0))
 
 
 def run(scene: Callable[[Service, FakeEngine], Any], engine: FakeEngine) -> Service:
