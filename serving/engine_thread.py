@@ -14,7 +14,6 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -59,12 +58,7 @@ class EngineThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Stop after the current step or call; who still runs ends as failed.
 
         Also a model that is being loaded is waited for: a process that ends below a tensor

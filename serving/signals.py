@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 HANDLED = (signal.SIGTERM, signal.SIGINT)
@@ -49,12 +49,7 @@ class StopSignals:
             self._before[number] = signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
             if callable(handler) or isinstance(handler, signal.Handlers):
                 signal.signal(number, handler)
