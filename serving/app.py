@@ -7,7 +7,7 @@ FastAPI are off: they load scripts from another host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -21,30 +21,9 @@ from serving.document import body_schema, make_document
 from serving.errors import ApiError, install_handlers, out_of_storage
 from serving.gate import Gate
 from serving.parse import as_json, read_body, validate
+from serving.registry_desk import RegistryDesk
 from serving.schema import ChatBody, CompletionBody, PromoteBody
 from serving.service import Door, Service
-
-
-class AdapterDesk(Protocol):
-    """What the admin routes do to registry and trainer; blocking, any thread.
-
-    ValueError where it is refused, OSError where the state folder cannot be read or written.
-    """
-
-    def overview(self) -> dict[str, Any]:
-        """Versions, the one in service and the one that drafts."""
-
-    def promote(self, version: int) -> int:
-        """Put a version into service; returns it."""
-
-    def rollback(self) -> int:
-        """Go back to the version before; returns it."""
-
-    def pause_training(self) -> None:
-        """No optimizer step until training is resumed."""
-
-    def resume_training(self) -> None:
-        """Go on training."""
 
 
 def _add_health_routes(app: FastAPI, service: Service) -> None:
@@ -100,11 +79,11 @@ def _add_model_routes(app: FastAPI, service: Service) -> None:
         return await generate(service, request, ChatBody)
 
 
-def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], AdapterDesk]) -> None:
-    async def act(work: Callable[..., Any], *arguments: Any) -> Any:
+def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], RegistryDesk]) -> None:
+    async def act(work: Callable[[RegistryDesk], Any]) -> Any:
         enter(service)
         try:
-            return await run_in_threadpool(work, *arguments)
+            return await run_in_threadpool(work, desk())
         except ValueError as error:
             raise ApiError(400, str(error), param="version", code="adapter_refused") from error
         except OSError as error:
@@ -112,31 +91,27 @@ def _add_admin_routes(app: FastAPI, service: Service, desk: Callable[[], Adapter
 
     @app.get("/admin/adapters")
     async def adapters() -> Response:
-        enter(service)
-        return JSONResponse(await act(desk().overview))
+        return JSONResponse(await act(lambda desk: desk.overview()))
 
     @app.post("/admin/adapters/promote", openapi_extra=body_schema(PromoteBody))
     async def promote(request: Request) -> Response:
         enter(service)
         raw = await read_body(request, service.config.max_body_bytes)
-        body = validate(PromoteBody, as_json(raw))
-        return JSONResponse({"current": await act(desk().promote, body.version)})
+        version = validate(PromoteBody, as_json(raw)).version
+        return JSONResponse({"current": await act(lambda desk: desk.promote(version))})
 
     @app.post("/admin/adapters/rollback")
     async def rollback() -> Response:
-        enter(service)
-        return JSONResponse({"current": await act(desk().rollback)})
+        return JSONResponse({"current": await act(lambda desk: desk.rollback())})
 
     @app.post("/admin/trainer/pause")
     async def pause() -> Response:
-        enter(service)
-        await act(desk().pause_training)
+        await act(lambda desk: desk.pause_training())
         return JSONResponse({"paused": True})
 
     @app.post("/admin/trainer/resume")
     async def resume() -> Response:
-        enter(service)
-        await act(desk().resume_training)
+        await act(lambda desk: desk.resume_training())
         return JSONResponse({"paused": False})
 
 
@@ -155,7 +130,7 @@ def make_app(
     service: Service,
     rules: AccessRules,
     metrics: Callable[[], bytes],
-    desk: Callable[[], AdapterDesk],
+    desk: Callable[[], RegistryDesk],
 ) -> FastAPI:
     """The application. ``metrics`` may block and works from the start, ``desk`` once ready."""
     app = FastAPI(title="dvi", version=dvi.__version__, docs_url=None, redoc_url=None)

@@ -15,7 +15,10 @@ from serving.watcher import AdapterWatcher
 
 
 class RegistryDesk:
-    """What the admin routes do to registry and trainer; blocking, any thread."""
+    """What the admin routes do to registry and trainer; blocking, any thread.
+
+    ValueError where it is refused, OSError where the state folder cannot be read or written.
+    """
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 Owns where numbers go; does not know what they mean.
 """
 
-from dvi.tracking.base import Alert, KeptAdapter, MetricRow, Tracker, Value
-from dvi.tracking.make import SinkTracker, make_tracker
+from dvi.tracking.base import Alert, KeptAdapter, MetricRow, Value
+from dvi.tracking.make import Tracker, make_tracker
 from dvi.tracking.sink import Sink, SinkThread
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "MetricRow",
     "Sink",
     "SinkThread",
-    "SinkTracker",
     "Tracker",
     "Value",
     "make_tracker",

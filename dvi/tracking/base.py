@@ -1,6 +1,6 @@
-"""What a loop may do with a tracker, and what a row is.
+"""What goes through a tracker: rows of numbers, adapters, alerts.
 
-Owns the contract; knows no sink. Only loops call a tracker: components hand out ``gauges()``.
+Owns the values; knows no sink.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypeAlias
+from typing import TypeAlias
 
 Value: TypeAlias = float | int | str
 
@@ -40,34 +40,6 @@ class Alert:
 
     title: str  # under 64 characters; W&B sends one title at most once in ALERT_WAIT_S
     text: str
-
-
-class Tracker(Protocol):
-    """Takes numbers from any thread. No method but ``close`` waits, and none raises."""
-
-    def log(self, family: str, row: Mapping[str, Value]) -> None:
-        """Take one row; names without a slash get ``family/`` in front. Drops are counted."""
-        ...
-
-    def artifact(self, version: int, folder: Path, aliases: tuple[str, ...] = LIVE) -> None:
-        """Take an adapter, promoted unless ``aliases`` say otherwise; a sink may keep its files."""
-        ...
-
-    def alert(self, title: str, text: str) -> None:
-        """Tell a person, where a sink can; the row of the same event goes through ``log``."""
-        ...
-
-    def gauges(self) -> Mapping[str, float]:
-        """``tracking_rows_dropped``: rows that reached no disk and no server so far."""
-        ...
-
-    def close(self) -> None:
-        """Write out what waits, within a bounded time; the tracker is done."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_error: object) -> None: ...
 
 
 def make_row(family: str, row: Mapping[str, Value], time_s: float) -> MetricRow:

@@ -11,39 +11,43 @@ from pathlib import Path
 from typing import Any, Self
 
 from dvi.config import TrackingConfig
-from dvi.tracking.base import LIVE, Alert, KeptAdapter, Tracker, Value, make_row
+from dvi.tracking.base import LIVE, Alert, KeptAdapter, Value, make_row
 from dvi.tracking.jsonl import JsonlSink
 from dvi.tracking.sink import Sink, SinkThread
 
 CLOSE_TIMEOUT_S = 8.0  # within the drain time of the server
 
 
-class SinkTracker:
-    """Hands every row to every sink; with no sinks it is ``tracking=none``."""
+class Tracker:
+    """Hands every row to every sink; with no sinks it is ``tracking=none``.
+
+    Takes numbers from any thread. No method but ``close`` waits, and none raises: what cannot be
+    taken is dropped and counted. Only loops call a tracker: components hand out ``gauges()``.
+    """
 
     def __init__(self, sinks: Sequence[SinkThread], now_s: Callable[[], float] = time.time) -> None:
         self._sinks = sinks
         self._now_s = now_s
 
     def log(self, family: str, row: Mapping[str, Value]) -> None:
-        """Take one row; never waits, never raises."""
+        """Take one row; names without a slash get ``family/`` in front."""
         if self._sinks:
             full = make_row(family, row, self._now_s())
             for sink in self._sinks:
                 sink.offer(full)
 
     def artifact(self, version: int, folder: Path, aliases: tuple[str, ...] = LIVE) -> None:
-        """Take an adapter; never waits, never raises."""
+        """Take an adapter, promoted unless ``aliases`` say otherwise; a sink may keep its files."""
         for sink in self._sinks:
             sink.offer(KeptAdapter(version, folder, aliases))
 
     def alert(self, title: str, text: str) -> None:
-        """Tell a person; never waits, never raises."""
+        """Tell a person, where a sink can; the row of the same event goes through ``log``."""
         for sink in self._sinks:
             sink.offer(Alert(title, text))
 
     def gauges(self) -> Mapping[str, float]:
-        """``tracking_rows_dropped`` over all sinks."""
+        """``tracking_rows_dropped``: rows that reached no disk and no server so far."""
         return {"tracking_rows_dropped": float(sum(sink.dropped() for sink in self._sinks))}
 
     def close(self) -> None:
@@ -80,7 +84,7 @@ def make_tracker(
     threads = [SinkThread(sink) for sink in sinks]
     for thread in threads:
         thread.start()
-    return SinkTracker(threads)
+    return Tracker(threads)
 
 
 def _wandb_sink(

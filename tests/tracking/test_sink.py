@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dvi.config import TrackingConfig
-from dvi.tracking import Alert, KeptAdapter, MetricRow, SinkThread, SinkTracker, make_tracker
+from dvi.tracking import Alert, KeptAdapter, MetricRow, SinkThread, Tracker, make_tracker
 
 
 class FakeSink:
@@ -54,10 +54,10 @@ def raise_oserror() -> None:
     raise OSError("no space left")
 
 
-def started(sink: FakeSink, queue_rows: int = 1024) -> tuple[SinkTracker, SinkThread]:
+def started(sink: FakeSink, queue_rows: int = 1024) -> tuple[Tracker, SinkThread]:
     thread = SinkThread(sink, queue_rows)
     thread.start()
-    return SinkTracker([thread], now_s=lambda: 5.0), thread
+    return Tracker([thread], now_s=lambda: 5.0), thread
 
 
 def test_rows_and_adapters_come_through_in_order(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_hanging_sink_keeps_no_row_from_another(monkeypatch: pytest.MonkeyPatc
     threads = [SinkThread(bad), SinkThread(good)]
     for thread in threads:
         thread.start()
-    with SinkTracker(threads) as tracker:
+    with Tracker(threads) as tracker:
         for i in range(10):
             tracker.log("serve", {"tokens": i})
         deadline = time.monotonic() + 5

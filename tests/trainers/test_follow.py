@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dvi.replay import ReplayStoreError
-from dvi.tracking import MetricRow, Sink, SinkThread, SinkTracker
+from dvi.tracking import MetricRow, Sink, SinkThread, Tracker
 from dvi.types import Trace
 from tests.trainers.conftest import WorldMaker
 from tests.trainers.world import World
@@ -208,7 +208,7 @@ def test_a_tracker_that_cannot_write_stops_nothing(
     training = world.training()
     thread = SinkThread(Broken())
     thread.start()
-    with SinkTracker([thread]) as tracker:
+    with Tracker([thread]) as tracker:
         outlets = Outlets(StatusFile(world.folder / "s" / "status.json"), tracker, world.registry)
         follower = Follower(training, Watch(training, outlets), 0.01)
         while follower.turn():
