@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from dvi.cli.app import config_with_state
-from dvi.cli.args import UsageError, sort_words, take_action
+from dvi.cli.args import UsageError, Words, take_action
 from dvi.cli.out import Cell, print_json, print_table
-from dvi.cli.table import BY_NAME
+from dvi.cli.table import Command
 from dvi.config.home import adapters_dir
 from dvi.registry import Manifest, Registry
 
@@ -78,10 +78,8 @@ def _version(bare: list[str], action: str) -> int:
     return int(bare.pop())
 
 
-def run(arguments: list[str]) -> int:
+def run(words: Words, command: Command) -> int:
     """Run one action on the registry of the config."""
-    command = BY_NAME["adapters"]
-    words = sort_words(arguments, command)
     action = take_action(words, command)
     version = _version(words.bare, action) if action in ("show", "promote", "export") else 0
     if action != "export" and {"--to", "--peft"} & words.flags.keys():

@@ -5,7 +5,7 @@ Owns the scripts of three shells; they all ask `dvi _complete`, which imports ne
 
 from __future__ import annotations
 
-from dvi.cli.args import UsageError, sort_words, take_action
+from dvi.cli.args import UsageError, Words, take_action
 from dvi.cli.help import group_options
 from dvi.cli.table import BY_NAME, COMMANDS, Command
 from dvi.config.home import models_dir
@@ -99,10 +99,8 @@ def print_candidates(words: list[str]) -> int:
     return 0
 
 
-def run(arguments: list[str]) -> int:
+def run(words: Words, command: Command) -> int:
     """Print the script of one shell."""
-    command = BY_NAME["completion"]
-    words = sort_words(arguments, command)
     shell = take_action(words, command)
     if words.bare or words.overrides:
         raise UsageError(f"usage: {command.usage}")

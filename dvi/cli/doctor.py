@@ -6,17 +6,15 @@ Owns the exit status; imports torch only with --deep.
 from __future__ import annotations
 
 from dvi.cli.app import config_of
-from dvi.cli.args import sort_words
+from dvi.cli.args import Words
 from dvi.cli.out import print_json
-from dvi.cli.table import BY_NAME
+from dvi.cli.table import Command
 from dvi.doctor.finding import Level
 from dvi.doctor.main import as_rows, examine, examine_deeply, lines
 
 
-def run(arguments: list[str]) -> int:
+def run(words: Words, command: Command) -> int:
     """Check the installation; 1 if there is a fault."""
-    command = BY_NAME["doctor"]
-    words = sort_words(arguments, command)
     config = config_of(words, command)
     findings = examine(config)
     if "--deep" in words.flags:

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 
+from dvi.cli.args import sort_words
 from dvi.cli.help import command_help, overview
 from dvi.cli.table import BY_NAME, Command
 from dvi.config.secrets import mask
@@ -23,7 +24,8 @@ def _say(text: str) -> None:
 
 
 def _run_command(command: Command, arguments: list[str]) -> int:
-    status = importlib.import_module(command.module).run(arguments)
+    words = sort_words(arguments, command)
+    status = importlib.import_module(command.module).run(words, command)
     assert isinstance(status, int)
     return status
 

@@ -9,9 +9,9 @@ import re
 import sys
 from pathlib import Path
 
-from dvi.cli.args import UsageError, sort_words, take_action
+from dvi.cli.args import UsageError, Words, take_action
 from dvi.cli.out import Cell, print_json, print_table
-from dvi.cli.table import BY_NAME
+from dvi.cli.table import Command
 from dvi.config import ModelConfig
 from dvi.config.home import models_dir
 from dvi.modeling.fetch import KNOWN_MODELS, fetch_model, is_fetched
@@ -60,10 +60,8 @@ def _draft(bare: list[str], layers: str | None) -> int:
     return 0
 
 
-def run(arguments: list[str]) -> int:
+def run(words: Words, command: Command) -> int:
     """List, fetch or draft. ValueError: one line; OSError or RuntimeError: a failed fetch."""
-    command = BY_NAME["models"]
-    words = sort_words(arguments, command)
     action = take_action(words, command)
     if words.overrides:
         raise UsageError(f"dvi models takes no overrides; usage: {command.usage}")

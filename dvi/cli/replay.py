@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dvi.cli.app import config_with_state
-from dvi.cli.args import UsageError, sort_words, take_action
+from dvi.cli.args import UsageError, Words, take_action
 from dvi.cli.out import print_json
 from dvi.cli.purge import purge
-from dvi.cli.table import BY_NAME
+from dvi.cli.table import Command
 from dvi.config import DviConfig
 from dvi.config.home import replay_url
 from dvi.config.secrets import mask
@@ -84,10 +84,8 @@ def _export(path: Path, store: ReplayStore, flags: Mapping[str, str]) -> int:
     return 0
 
 
-def run(arguments: list[str]) -> int:
+def run(words: Words, command: Command) -> int:
     """Print counts and bounds of the store, write it to a file, or erase rows of it."""
-    command = BY_NAME["replay"]
-    words = sort_words(arguments, command)
     action = take_action(words, command)
     flags = words.flags
     for other, own in _OWN_FLAGS.items():

@@ -21,7 +21,7 @@ class Command:
     name: str
     meaning: str
     usage: str
-    module: str  # has run(arguments: list[str]) -> int
+    module: str  # has run(words: Words, command: Command) -> int
     sections: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()  # first word after the command
     flags: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ COMMANDS = (
         "serve",
         "OpenAI-compatible server and its background trainer",
         "dvi serve [MODEL] [key=value ...]",
-        "dvi.cli.serve",
+        "dvi.cli.apps",
         sections=(
             *_ENGINE,
             "serving",
@@ -78,7 +78,7 @@ COMMANDS = (
         "bench",
         "side-by-side speed: plain decoding, every draft, peers; checked before it is shown",
         "dvi bench [MODEL] [key=value ...] [--json]",
-        "dvi.cli.bench",
+        "dvi.cli.apps",
         sections=("bench", *_ENGINE, "replay", "tracking", "run"),
         flags=("--multirun", "--json"),
         is_app=True,
@@ -88,7 +88,7 @@ COMMANDS = (
         "audit",
         "decode stored answers again without speculation and compare token by token",
         "dvi audit [MODEL] [key=value ...] [--json]",
-        "dvi.cli.audit",
+        "dvi.cli.apps",
         sections=("audit", *_ENGINE, "serving", "replay", "registry", "run"),
         flags=("--json",),
         is_app=True,
@@ -98,7 +98,7 @@ COMMANDS = (
         "demo",
         "serve a real model, send a drifting stream, check every answer, draw the picture",
         "dvi demo [key=value ...] [--json]",
-        "dvi.cli.demo",
+        "dvi.cli.apps",
         sections=("demo", *_ENGINE, "trainer", "objective", "run"),
         flags=("--json",),
         is_app=True,

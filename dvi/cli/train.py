@@ -6,12 +6,13 @@ Owns the progress bar and the printed result; a run publishes one candidate and 
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from dvi.cli.app import run_task
-from dvi.cli.args import sort_words
+from dvi.cli.args import Words
 from dvi.cli.out import print_table
-from dvi.cli.table import BY_NAME
+from dvi.cli.table import Command
 from dvi.config import DviConfig
 from dvi.launch.folder import launch_rank
 from dvi.launch.request import Outcome
@@ -63,24 +64,15 @@ def _train(config: DviConfig, run_dir: Path) -> Outcome:
     return Outcome(0, result.acceptance_after)
 
 
-def _train_apart(config: DviConfig, run_dir: Path) -> Outcome:
-    """The candidate stays in the run's folder, out of the user's registry."""
-    config.registry.path = str(run_dir / "adapters")
+def _job(config: DviConfig, run_dir: Path, *, publishes: bool) -> Outcome:
+    """One run; ``publishes`` where the config does not say."""
+    if config.trainer.publish is not None:
+        publishes = config.trainer.publish
+    if not publishes:  # the candidate stays in the run's folder, out of the user's registry
+        config.registry.path = str(run_dir / "adapters")
     return _train(config, run_dir)
 
 
-def _single(config: DviConfig, run_dir: Path) -> Outcome:
-    task = _train_apart if config.trainer.publish is False else _train
-    return task(config, run_dir)
-
-
-def _job(config: DviConfig, run_dir: Path) -> Outcome:
-    task = _train if config.trainer.publish is True else _train_apart
-    return task(config, run_dir)
-
-
-def run(arguments: list[str]) -> int:
+def run(words: Words, command: Command) -> int:
     """Train; the value for Hydra's sweepers is the held-out acceptance."""
-    command = BY_NAME["train"]
-    words = sort_words(arguments, command)
-    return run_task(words, command, _job if "--multirun" in words.flags else _single)
+    return run_task(words, command, partial(_job, publishes="--multirun" not in words.flags))

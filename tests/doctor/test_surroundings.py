@@ -102,7 +102,7 @@ def test_the_command_exits_1_with_a_fault_and_imports_no_torch(tmp_path: Path) -
     assert rows["model"]["mend"] == "dvi models fetch smollm2-135m"
     assert not (tmp_path / "home").exists()
     code = (
-        "import sys; from dvi.cli.doctor import run; run(['serving.port=0']);"
+        "import sys; from dvi.cli.main import run; run(['doctor', 'serving.port=0']);"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
