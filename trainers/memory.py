@@ -22,7 +22,6 @@ class Purpose(IntEnum):
 
     BATCH = 0
     RESERVOIR = 1
-    SPLIT = 2
 
 
 def generator(seed: int, purpose: Purpose, counter: int) -> np.random.Generator:

@@ -1,16 +1,20 @@
-"""What a step reports, and the mean of the reports of its parts.
+"""What a step reports, the mean of the reports of its parts, and its row for the tracker.
 
 Owns arithmetic on reports; does not know how a batch was cut into parts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from dvi.objectives import LossReport
+
+# Of a report, those that are means over positions or weigh like them.
+TERMS = ("loss", "kl", "ce", "reward_ce", "pg", "entropy", "osd", "lk", "agreement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,40 +37,28 @@ def mean_report(reports: Sequence[LossReport]) -> LossReport:
         return reports[0]
     positions = sum(report.num_positions for report in reports)
     judged = sum(report.num_judged for report in reports)
-
-    def over_positions(values: list[float]) -> float:
-        pairs = zip(values, reports, strict=True)
-        return sum(value * report.num_positions for value, report in pairs) / positions
-
     reward_sum = sum(report.reward * report.num_judged for report in reports)
-    loss = over_positions([float(report.loss) for report in reports])
+    weighted = [(loss_values(report), report.num_positions) for report in reports]
+    means = {
+        name: sum(values[name] * weight for values, weight in weighted) / positions
+        for name in TERMS
+    }
     return LossReport(
-        loss=torch.tensor(loss, dtype=reports[0].loss.dtype),
-        kl=over_positions([report.kl for report in reports]),
-        ce=over_positions([report.ce for report in reports]),
-        reward_ce=over_positions([report.reward_ce for report in reports]),
-        pg=over_positions([report.pg for report in reports]),
-        entropy=over_positions([report.entropy for report in reports]),
-        osd=over_positions([report.osd for report in reports]),
-        lk=over_positions([report.lk for report in reports]),
-        agreement=over_positions([report.agreement for report in reports]),
+        loss=torch.tensor(means.pop("loss"), dtype=reports[0].loss.dtype),
         reward=reward_sum / max(judged, 1),
         num_positions=positions,
         num_judged=judged,
+        **means,
     )
 
 
 def loss_values(report: LossReport) -> dict[str, float]:
     """The report as numbers for metrics."""
-    return {
-        "loss": float(report.loss),
-        "kl": report.kl,
-        "ce": report.ce,
-        "reward_ce": report.reward_ce,
-        "pg": report.pg,
-        "entropy": report.entropy,
-        "osd": report.osd,
-        "lk": report.lk,
-        "agreement": report.agreement,
-        "reward": report.reward,
-    }
+    return {name: float(getattr(report, name)) for name in (*TERMS, "reward")}
+
+
+def step_row(report: StepReport) -> dict[str, float | int]:
+    """One step for the tracker; what is not finite has no place in a curve."""
+    values = {**loss_values(report.loss), "grad_norm": report.grad_norm}
+    finite = {f"train/{name}": value for name, value in values.items() if math.isfinite(value)}
+    return {"train/step": report.step, **finite}

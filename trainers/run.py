@@ -5,7 +5,6 @@ Owns the order and what the outside is told; does not know the command line.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from trainers.build import Ground
 from trainers.inline import TrainResult, train_on
 from trainers.prepared import open_rows, prepare
 from trainers.ranks import Ranks, open_ranks
-from trainers.reports import StepReport, loss_values
+from trainers.reports import StepReport, step_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +75,6 @@ def open_source(config: DviConfig, ranks: Ranks, progress: Progress) -> ReplaySt
         return open_store(replay_url(config), config.replay)
     prepared = [prepare(config, progress.answered)] if ranks.rank == 0 else []
     return open_rows(ranks.gather(prepared)[0], config.replay)
-
-
-def step_row(report: StepReport) -> dict[str, float | int]:
-    """One step for the tracker; what is not finite has no place in a curve."""
-    values = {**loss_values(report.loss), "grad_norm": report.grad_norm}
-    finite = {f"train/{name}": value for name, value in values.items() if math.isfinite(value)}
-    return {"train/step": report.step, **finite}
 
 
 def tell_result(tracker: Tracker, registry: Registry, result: TrainResult) -> None:

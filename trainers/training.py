@@ -143,7 +143,7 @@ class Training:
         self.choose_rows()
         verdict, fault = self._judge(rows)
         if verdict.is_served_worthless:
-            self.parts.versions.take_out(
+            self.parts.versions.registry.rollback(
                 f"gate: version {verdict.served_version} is worse than the untrained draft"
             )
         if verdict.decision is Decision.REFUSED:

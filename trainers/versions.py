@@ -112,10 +112,6 @@ class Versions:
         if self.lineage and self.lineage[-1].version is None:
             self.lineage.pop()
 
-    def take_out(self, reason: str) -> None:
-        """Go back to the version in service before."""
-        self.registry.rollback(reason)
-
     def recent_rollbacks(self) -> int:
         """Rollbacks among the newest promotions and rollbacks, whoever made them."""
         counted = (Act.PROMOTE, Act.ROLLBACK)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dvi.registry import Act, Registry
 from dvi.tracking import Tracker
-from trainers.reports import StepReport, loss_values
+from trainers.reports import StepReport, loss_values, step_row
 from trainers.status import StatusFile
 from trainers.training import Publication, Training
 
@@ -53,7 +53,13 @@ class Watch:
         if report.is_dropped:
             logger.warning("step dropped: loss or gradient is not finite")
         else:
-            self.outlets.tracker.log("train", self._train_row(report))
+            training = self.training
+            row = {
+                **step_row(report),
+                "train/debt_steps": training.debt_steps,
+                "train/memory_rows": len(training.parts.intake.memory),
+            }
+            self.outlets.tracker.log("train", row)
         self.tell()
 
     def published(self, publication: Publication) -> None:
@@ -113,16 +119,6 @@ class Watch:
         self.outlets.status.open()
         self.num_rolled_back = self._count_rollbacks()
         self.tell(at_once=True)
-
-    def _train_row(self, report: StepReport) -> dict[str, float | int]:
-        training = self.training
-        return {
-            "train/step": report.step,
-            **{f"train/{name}": value for name, value in loss_values(report.loss).items()},
-            "train/grad_norm": report.grad_norm,
-            "train/debt_steps": training.debt_steps,
-            "train/memory_rows": len(training.parts.intake.memory),
-        }
 
     def _status(self) -> dict[str, object]:
         training, counters = self.training, self.training.counters()

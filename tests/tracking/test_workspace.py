@@ -21,8 +21,8 @@ from serving.metrics_source import stats_before_start
 from serving.tracking_loop import TrackingLoop
 from tests.serving.fakes import snapshot_of
 from trainers.gate import Decision, GateRule, Scores, Verdict
-from trainers.reports import StepReport
-from trainers.run import TrainResult, step_row, tell_result
+from trainers.reports import StepReport, step_row
+from trainers.run import TrainResult, tell_result
 from trainers.scoring import Score
 
 
