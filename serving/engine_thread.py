@@ -16,20 +16,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-import torch
-
 from dvi.decoding import Engine
+from dvi.modeling.threads import set_thread_modes
 
 STOP_TIMEOUT_S = 10.0
 
 Result = TypeVar("Result")
-
-
-def set_thread_modes(num_threads: int) -> None:
-    """Cores and floating point of the calling thread; before its first tensor operation."""
-    torch.set_num_threads(num_threads)
-    # Denormals make some passes many times slower on a CPU.
-    torch.set_flush_denormal(True)
 
 
 class EngineThread:

@@ -14,7 +14,7 @@ from pathlib import Path
 from dvi.config import DviConfig
 from dvi.config.secrets import mask
 from dvi.decoding.startup import NotDeterministic
-from serving.engine_thread import set_thread_modes
+from dvi.modeling.threads import set_thread_modes
 from serving.http_server import PortTaken
 from serving.server import Server, running_server, survey
 from serving.signals import StopRequested, StopSignals

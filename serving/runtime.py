@@ -6,15 +6,14 @@ is put together.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 
 from dvi.config import DviConfig
 from dvi.decoding import AdapterSlot, Engine
-from dvi.decoding.startup import OpenEngine, Outlets, open_engine
+from dvi.decoding.startup import Outlets, open_engine
 from dvi.drafting import Drafter
-from serving.service import SamplingDefaults, ServedModel
+from serving.service import ServedModel
 from serving.tools.syntax import find_syntax
 from serving.words import TokenTexts
 
@@ -53,28 +52,6 @@ def model_name(config: DviConfig) -> str:
     return config.model.path.rstrip("/").rsplit("/", 1)[-1] or "model"
 
 
-def num_decode_threads(config: DviConfig) -> int:
-    """CPU threads of the decode loop; 0 in the config is all that this process may use."""
-    if config.model.num_threads:
-        return config.model.num_threads
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS has no affinity
-        return os.cpu_count() or 1
-
-
-def _sampling_defaults(opened: OpenEngine) -> SamplingDefaults:
-    """The model's own generation_config."""
-    defaults = opened.tokenizer.generation_defaults
-    return SamplingDefaults(
-        temperature=defaults.temperature,
-        top_p=defaults.top_p,
-        top_k=max(defaults.top_k, 0),
-        min_p=defaults.min_p,
-        repetition_penalty=defaults.repetition_penalty,
-    )
-
-
 def _max_choices(config: DviConfig, privacy: Privacy) -> int:
     """What one request may ever get: rows and queue, of several keys one at most half of them."""
     num_places = config.serving.max_queue + config.serving.max_batch_size
@@ -94,7 +71,7 @@ def build_runtime(config: DviConfig, name: str, privacy: Privacy, outlets: Outle
         max_draft_len=config.decoding.max_draft_len,
         max_choices=_max_choices(config, privacy),
         system_fingerprint=opened.system_fingerprint,
-        defaults=_sampling_defaults(opened),
+        defaults=opened.tokenizer.generation_defaults,
         tokenizer=opened.tokenizer,
         texts=TokenTexts(opened.tokenizer),
         user_key=privacy.user_key,

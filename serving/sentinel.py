@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from dvi.config import DriftConfig
 from dvi.decoding.faults import FAULTS
 from dvi.drift import GuardRule, LiveAcceptance, compare
+from dvi.modeling.threads import set_thread_modes
 from dvi.registry import Registry
 from serving.background import BackgroundThread
 from serving.canary import Canary
-from serving.engine_thread import set_thread_modes
 from serving.owed import OwedRollbacks
 from serving.trainer_status import TrainerStatus
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dvi
 from dvi.config import DviConfig
+from dvi.config.cores import decode_threads
 from dvi.config.home import adapters_dir, replay_url, shared_dir, state_dir
 from dvi.config.io import dump_config, without_secrets
 from dvi.config.secrets import mask
@@ -37,13 +38,7 @@ from serving.owed import OwedRollbacks
 from serving.prometheus import BuildInfo
 from serving.recollection import Recollection
 from serving.registry_desk import RegistryDesk
-from serving.runtime import (
-    Privacy,
-    Runtime,
-    build_runtime,
-    model_name,
-    num_decode_threads,
-)
+from serving.runtime import Privacy, Runtime, build_runtime, model_name
 from serving.sentinel import Links, Sentinel
 from serving.service import Service
 from serving.signs import SignsOfLife
@@ -258,7 +253,7 @@ def running_server(plant: Plant) -> Iterator[Server]:
             has_tenants=len(plant.rules.api_keys) > 1,
         )
         outlets = Outlets(metrics.traces.offer, metrics.histograms)
-        decode = stack.enter_context(EngineThread(num_decode_threads(config)))
+        decode = stack.enter_context(EngineThread(decode_threads(config.model)))
         runtime = decode.call(
             lambda: build_runtime(plant.resolved, model_name(config), privacy, outlets)
         )

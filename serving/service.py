@@ -16,6 +16,7 @@ from typing import Protocol
 
 from dvi.config import ServingConfig
 from dvi.decoding import EngineStats
+from dvi.modeling.tokenizer import GenerationDefaults
 from dvi.types import DecodeRequest, Delta
 from serving.counts import ServerCounts
 from serving.intake import Intake
@@ -57,17 +58,6 @@ class Door(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What a request gets that does not say; the model's generation_config, else OpenAI's."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class ServedModel:
     """Constants of the model that answers."""
 
@@ -78,7 +68,7 @@ class ServedModel:
     max_draft_len: int
     max_choices: int  # of one request: what queue and rows hold together
     system_fingerprint: str
-    defaults: SamplingDefaults
+    defaults: GenerationDefaults
     tokenizer: PromptTokenizer
     texts: TokenTexts
     user_key: bytes  # of the hash that stands for `user`

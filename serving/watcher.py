@@ -16,11 +16,11 @@ from typing import Protocol
 from dvi.decoding import AdapterSlot
 from dvi.decoding.faults import FAULTS
 from dvi.drafting import DraftWeights
+from dvi.modeling.threads import set_thread_modes
 from dvi.registry import Act, Adapter, Registry, RegistryError
 from dvi.registry.history import is_settled, service_stack, to_load
 from serving.background import BackgroundThread
 from serving.canary import Canary
-from serving.engine_thread import set_thread_modes
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from dvi.launch.logs import LineFormatter, literal_secrets
 from dvi.modeling.loading import load_target
 from dvi.modeling.resolve import resolve_model_path
 from dvi.modeling.target import TargetModel
+from dvi.modeling.threads import set_thread_modes
 from dvi.registry import Registry
 from dvi.replay import LeaseLost, ReplayStore, ReplayStoreError, is_there, open_store
 from dvi.tracking import make_tracker
@@ -50,7 +51,7 @@ def train_in_background(config: DviConfig, stop: threading.Event, priority: str)
     again, it stands by). 2 where config, model or checkpoint do not fit.
     """
     start_logging(config)
-    set_up_torch(config.trainer.num_threads)
+    set_thread_modes(config.trainer.num_threads)
     logger.info("trainer started, priority %s", priority)
     try:
         serve_training(config, stop)
@@ -150,12 +151,6 @@ def wait_for_store(config: DviConfig, stop: threading.Event) -> ReplayStore | No
                 logger.warning("waiting: %s", said)
         stop.wait(config.trainer.poll_interval_s)
     return None
-
-
-def set_up_torch(num_threads: int) -> None:
-    """Few threads, no denormals: subnormal arithmetic is a hundred times slower on a CPU."""
-    torch.set_num_threads(num_threads)
-    torch.set_flush_denormal(True)
 
 
 def start_logging(config: DviConfig) -> None:

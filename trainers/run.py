@@ -14,10 +14,11 @@ from pathlib import Path
 from dvi.config import DviConfig
 from dvi.config.home import adapters_dir, replay_url, state_dir
 from dvi.config.io import without_secrets
+from dvi.modeling.threads import set_thread_modes
 from dvi.registry import Registry
 from dvi.replay import ReplayStore, open_store
 from dvi.tracking import Tracker, make_tracker
-from trainers.background import TRAINER_DIR, open_target, set_up_torch
+from trainers.background import TRAINER_DIR, open_target
 from trainers.build import Ground
 from trainers.inline import TrainResult, train_on
 from trainers.prepared import open_rows, prepare
@@ -40,7 +41,7 @@ def train(config: DviConfig, run_dir: Path, progress: Progress) -> TrainResult |
     for too few rows, a file, model or drafter that does not fit, or a checkpoint without
     ``run.resume``; ReplayStoreError for a store that cannot be opened.
     """
-    set_up_torch(config.trainer.num_threads)
+    set_thread_modes(config.trainer.num_threads)
     ranks = open_ranks(config, os.environ)
     with ExitStack() as stack:
         store = stack.enter_context(open_source(config, ranks, progress))

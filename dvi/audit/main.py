@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from pathlib import Path
-
-import torch
 
 from dvi.audit.pairs import Divergence
 from dvi.audit.report import AuditReport, Setting, make_report
 from dvi.audit.sources import Compared, prompt_pairs, read_stored, stored_pairs
 from dvi.config import DviConfig
+from dvi.config.cores import decode_threads
 from dvi.config.home import replay_url
 from dvi.config.secrets import mask
 from dvi.decoding.gap import choice_gap
+from dvi.modeling.threads import set_thread_modes
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +29,7 @@ def run_audit(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
     A store that is empty is no fault. Raises ValueError with one line where nothing can be
     compared, and ReplayStoreError.
     """
-    torch.set_num_threads(config.model.num_threads or os.cpu_count() or 1)
-    torch.set_flush_denormal(True)
+    set_thread_modes(decode_threads(config.model))
     if config.audit.prompts is not None:
         compared = prompt_pairs(config, Path(config.audit.prompts))
     else:

@@ -22,8 +22,10 @@ from dvi.bench.part import Section
 from dvi.bench.parts import chosen_parts
 from dvi.bench.report import print_section, write_report
 from dvi.config import DviConfig
+from dvi.config.cores import decode_threads
 from dvi.config.home import bench_dir
 from dvi.decoding.measure import processor_name
+from dvi.modeling.threads import set_thread_modes
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +53,7 @@ def run_bench(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
 
     Raises ValueError with one line for what cannot be measured.
     """
-    torch.set_num_threads(config.model.num_threads or os.cpu_count() or 1)
-    torch.set_flush_denormal(True)
+    set_thread_modes(decode_threads(config.model))
     start_s = time.monotonic()
     sections: dict[str, Section] = {}
     with Bench(config, run_dir) as bench, bench.stop.on_signals():

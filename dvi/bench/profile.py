@@ -7,7 +7,6 @@ Letters: B rows (requests) of a pass, W positions a row.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from dvi.bench.stats import quantile
 from dvi.config import DviConfig
+from dvi.config.cores import decode_threads
 from dvi.launch import LaunchRequest
 from dvi.launch.compose import compose_config
 from dvi.modeling.cache import KvCache
@@ -27,6 +27,7 @@ from dvi.modeling.loading import load_target
 from dvi.modeling.plan import Plan, Segment
 from dvi.modeling.resolve import resolve_model_path
 from dvi.modeling.target import TargetModel
+from dvi.modeling.threads import set_thread_modes
 
 POSITION = 200  # some way into a context, as most rounds are
 CELLS = ((1, 1), (1, 2), (1, 3), (1, 5), (1, 9), (8, 1), (8, 5))  # (B, W)
@@ -150,8 +151,7 @@ def main(overrides: Sequence[str]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    torch.set_num_threads(config.model.num_threads or os.cpu_count() or 1)
-    torch.set_flush_denormal(True)
+    set_thread_modes(decode_threads(config.model))
     clock = time.perf_counter
     bytes_per_s = statistics.median(bandwidth(clock) for _ in range(3))
     limit_ms = target.num_bytes / bytes_per_s * 1e3

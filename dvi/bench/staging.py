@@ -29,8 +29,8 @@ from dvi.bench.ways import WAYS
 from dvi.config.io import dump_config
 from dvi.drafting.factory import DRAFTERS
 from dvi.drafting.ground import learned_kind
+from dvi.modeling.threads import set_thread_modes
 from dvi.registry import Adapter
-from serving.engine_thread import set_thread_modes
 from serving.main import SWITCH_INTERVAL_S, keep_what_is_loaded
 from serving.supervisor import Supervisor, trainer_command, trainer_environment
 from serving.trainer_status import TrainerStatusReader

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from dvi import __version__
 from dvi.config import DviConfig
+from dvi.config.cores import num_cores
 from dvi.config.home import PACKAGE_DIR, dvi_home, in_checkout, state_dir
 from dvi.doctor.finding import Finding, fault, ok, warning
 
@@ -69,14 +70,6 @@ def _wrong_package(wanted: Requirement) -> str:
     if wanted.specifier.contains(found, prereleases=True):
         return ""
     return f"{wanted.name} is {found}, allowed: {wanted.specifier}"
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS has no affinity
-        return os.cpu_count() or 1
 
 
 def check_threads(config: DviConfig) -> Finding:

@@ -16,12 +16,14 @@ from pathlib import Path
 import torch
 
 from dvi.bench.report import print_section
+from dvi.config.cores import decode_threads
 from dvi.config.home import dvi_home
 from dvi.decoding.measure import processor_name
 from dvi.launch.compose import compose_config
 from dvi.launch.request import LaunchRequest
 from dvi.modeling.fingerprint import base_fingerprint
 from dvi.modeling.resolve import resolve_model_path
+from dvi.modeling.threads import set_thread_modes
 from dvi.study.arms import Arm, full, quick, small
 from dvi.study.record import record
 from dvi.study.report import write
@@ -29,7 +31,6 @@ from dvi.study.results import ResultFile, source_hash
 from dvi.study.run import Kit, Models, config_of, run_arm
 from dvi.study.served import judge_served, served_section
 from dvi.study.tables import section
-from trainers.background import set_up_torch
 
 
 def main(words: Sequence[str]) -> int:
@@ -83,7 +84,7 @@ def _served(options: argparse.Namespace) -> int:
     if given:
         raise ValueError(f"--served takes config keys alone, not --{given[0]}")
     config = compose_config(LaunchRequest("study", tuple(options.overrides)))
-    set_up_torch(config.model.num_threads or os.cpu_count() or 1)
+    set_thread_modes(decode_threads(config.model))
     print_section(served_section(judge_served(config)))
     return 0
 
@@ -95,7 +96,7 @@ def _study(options: argparse.Namespace) -> int:
             print(f"{arm.name}: {arm.setting.plan} {' '.join(arm.setting.overrides)}")
         return 0
     config = config_of(options.overrides)
-    set_up_torch(config.model.num_threads or os.cpu_count() or 1)
+    set_thread_modes(decode_threads(config.model))
     folder = options.out or dvi_home() / "study" / size
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     base = base_fingerprint(resolve_model_path(config.model), 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dvi.config import DviConfig
+from dvi.config import DviConfig, ModelConfig
+from dvi.config.cores import decode_threads
 from dvi.config.home import dvi_home, replay_url, state_dir
 from dvi.config.io import dump_config, load_config
 from dvi.config.schema import groups, leaves
@@ -148,6 +150,14 @@ def test_mask_hides_secrets_and_is_idempotent(text: str, hidden: str) -> None:
 def test_mask_leaves_ordinary_text_alone() -> None:
     text = "api_key: null\nurl: http://127.0.0.1:8000/v1 at 12:30\nurl: sqlite:////a/b"
     assert mask(text) == text
+
+
+def test_decoding_takes_the_cores_of_this_process_unless_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {2, 5}, raising=False)
+    assert decode_threads(ModelConfig()) == 2
+    assert decode_threads(ModelConfig(num_threads=7)) == 7
 
 
 def test_groups_are_those_of_the_root() -> None:

@@ -16,6 +16,7 @@ import httpx
 
 from dvi.config import ServingConfig
 from dvi.decoding import EngineStats, QueueFull
+from dvi.modeling.tokenizer import GenerationDefaults
 from dvi.types import AcceptanceCounts, DecodeRequest, Delta, FinishReason, Source, TokenLogprob
 from serving.app import make_app
 from serving.auth import AccessRules
@@ -24,7 +25,7 @@ from serving.histograms import LatencyHistograms
 from serving.http_server import HttpServer, bind, url_of
 from serving.metrics_source import stats_before_start
 from serving.prometheus import BuildInfo, MetricsSnapshot, render
-from serving.service import SamplingDefaults, ServedModel, Service
+from serving.service import ServedModel, Service
 from serving.tools.syntax import ToolForm, ToolSyntax
 from serving.words import TokenTexts
 
@@ -218,7 +219,7 @@ def fake_model(**changes: Any) -> ServedModel:
         max_draft_len=MAX_DRAFT_LEN,
         max_choices=12,
         system_fingerprint="fp_test",
-        defaults=SamplingDefaults(),
+        defaults=GenerationDefaults(),
         tokenizer=tokenizer,
         texts=TokenTexts(tokenizer),
         user_key=b"k" * 32,

@@ -27,7 +27,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(study, "run_arm", run_arm)
     monkeypatch.setattr(study, "resolve_model_path", lambda _: Path())
     monkeypatch.setattr(study, "base_fingerprint", lambda *_: "base")
-    monkeypatch.setattr(study, "set_up_torch", lambda _: None)
+    monkeypatch.setattr(study, "set_thread_modes", lambda _: None)
     monkeypatch.setattr(study, "config_of", lambda _: DviConfig())
     monkeypatch.setattr(study, "write", lambda *_: None)
     monkeypatch.setattr(study, "print_section", lambda _: None)

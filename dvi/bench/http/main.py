@@ -25,9 +25,9 @@ from dvi.bench.http.report import Found, make_report, show
 from dvi.bench.http.rows import Row, load_rows
 from dvi.bench.http.timing import Pass
 from dvi.config import DviConfig
+from dvi.config.cores import decode_threads
 from dvi.demo.server import Server, ending_in_order, forwarded_overrides
 from serving.main import keep_what_is_loaded, set_process_modes
-from serving.runtime import num_decode_threads
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ def run_http_bench(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
     Raises ValueError and RuntimeError with one line for what cannot be measured.
     """
     set_process_modes()  # those of the server, so that only HTTP is between the two
-    torch.set_num_threads(num_decode_threads(config))
+    torch.set_num_threads(decode_threads(config.model))
     start_s = time.monotonic()
     with _open(config, run_dir) as subject:
         keep_what_is_loaded()
