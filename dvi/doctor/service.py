@@ -8,17 +8,16 @@ from __future__ import annotations
 import errno
 import http.client
 import importlib.util
-import netrc
 import os
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 
 from dvi.config import DviConfig
 from dvi.doctor.finding import Finding, fault, ok, warning
+from dvi.tracking.wandb_names import finds_login
 from serving.auth import access_rules, check_exposure
 
-WANDB_HOST = "api.wandb.ai"
+WANDB_URL = "https://api.wandb.ai"
 ANSWER_TIMEOUT_S = 2.0
 
 
@@ -86,16 +85,7 @@ def check_wandb(config: DviConfig, environ: Mapping[str, str] = os.environ) -> F
         message = "tracking=wandb needs the wandb package"
         return fault("tracking", message, "pip install 'dvi-serving[wandb]'")
     mode = environ.get("WANDB_MODE", "online")
-    if mode in ("offline", "disabled") or environ.get("WANDB_API_KEY") or _has_netrc_login():
+    url = environ.get("WANDB_BASE_URL", WANDB_URL)
+    if mode in ("offline", "disabled") or finds_login(url, environ):
         return ok("tracking", f"W&B, {mode}")
     return warning("tracking", "no W&B login: runs stay offline in the state folder", "wandb login")
-
-
-def _has_netrc_login() -> bool:
-    for name in (".netrc", "_netrc"):
-        try:
-            if netrc.netrc(str(Path.home() / name)).authenticators(WANDB_HOST):
-                return True
-        except (OSError, netrc.NetrcParseError):
-            continue
-    return False

@@ -1,10 +1,11 @@
-"""Everything of a W&B run that is text or a file of ours: ids, names, masked config.
+"""Everything of a W&B run that is text or a small file: ids, names, masked config, a login.
 
 Does not import W&B.
 """
 
 from __future__ import annotations
 
+import netrc
 import re
 import uuid
 from collections.abc import Mapping
@@ -33,6 +34,21 @@ def kept_id(path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(path, f"{made}\n".encode(), durable=False)
     return made
+
+
+def finds_login(base_url: str, environ: Mapping[str, str]) -> bool:
+    """Whether W&B would find a login in the environment or in netrc."""
+    if any(environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
+        return True
+    host, named = urlsplit(base_url).hostname or "", environ.get("NETRC")
+    paths = [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    for path in paths:
+        try:
+            if netrc.netrc(str(path.expanduser())).hosts.get(host):
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False
 
 
 def artifact_name(run_config: Mapping[str, Any]) -> str:

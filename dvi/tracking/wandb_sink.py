@@ -7,19 +7,17 @@ so nothing here may be called by a loop; does not know what the numbers mean.
 from __future__ import annotations
 
 import logging
-import netrc
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import wandb
 
 from dvi.config import TrackingConfig
 from dvi.tracking.base import Alert, KeptAdapter, MetricRow
 from dvi.tracking.jsonl import to_line
-from dvi.tracking.wandb_names import artifact_name, group_id, kept_id, mask
+from dvi.tracking.wandb_names import artifact_name, finds_login, group_id, kept_id, mask
 
 INIT_TIMEOUT_S = 20.0
 FINISH_TIMEOUT_S = 5.0
@@ -152,10 +150,8 @@ def quiet_settings() -> wandb.Settings:
 
 def has_login() -> bool:
     """Whether W&B would find a login without asking: environment, netrc, its settings."""
-    if any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
-        return True
     settings = wandb.setup().settings
-    return bool(settings.api_key) or _in_netrc(urlsplit(str(settings.base_url)).hostname or "")
+    return bool(settings.api_key) or finds_login(str(settings.base_url), os.environ)
 
 
 def offline_wanted() -> bool:
@@ -168,18 +164,6 @@ def _mode(offline: bool) -> Literal["offline", "disabled"] | None:
     if wandb.setup().settings.mode == "disabled":
         return "disabled"
     return "offline" if offline else None
-
-
-def _in_netrc(host: str) -> bool:
-    named = os.environ.get("NETRC")
-    paths = [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
-    for path in paths:
-        try:
-            if netrc.netrc(str(path.expanduser())).hosts.get(host):
-                return True
-        except (OSError, netrc.NetrcParseError):
-            continue
-    return False
 
 
 def _unless_set(variable: str, value: str | None) -> str | None:

@@ -87,6 +87,13 @@ def test_wandb_without_a_login_is_a_warning(
     (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password x\n")
     (tmp_path / ".netrc").chmod(0o600)
     assert check_wandb(config, {}).level is Level.OK
+    own = {"WANDB_BASE_URL": "https://wandb.example.org:8080"}
+    assert check_wandb(config, own).mend == "wandb login"
+    (tmp_path / "keys").write_text("machine wandb.example.org login user password x\n")
+    (tmp_path / "keys").chmod(0o600)
+    assert check_wandb(config, own | {"NETRC": str(tmp_path / "keys")}).level is Level.OK
+    token = {"WANDB_IDENTITY_TOKEN_FILE": "/run/secrets/wandb"}
+    assert check_wandb(config, token).level is Level.OK
 
 
 def test_a_deep_look_reads_the_model_and_renders_its_template(config: DviConfig) -> None:
