@@ -1,9 +1,8 @@
-"""Number helpers for rates and distributions; pure, without clocks, threads or sinks."""
+"""Averages and counts of what was accepted; pure, without clocks, threads or sinks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 
 class TokenAverage:
@@ -54,18 +53,3 @@ class PositionCounts:
             self.proposed[position] += 1
         for position in range(num_accepted):
             self.accepted[position] += 1
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The ``share`` quantile of at least one value, linear between neighbours (numpy's default)."""
-    assert 0 <= share <= 1
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-
-def ratio(part: float, whole: float) -> float | None:
-    """part / whole, None where whole is 0: a rate of nothing is unknown, not 0."""
-    return part / whole if whole else None

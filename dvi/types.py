@@ -171,6 +171,15 @@ class AcceptanceCounts:
             own.judged += judged
             own.accepted += accepted
 
+    def add(self, other: AcceptanceCounts) -> None:
+        """Count another stretch as well, source by source."""
+        self.rounds += other.rounds
+        self.proposed += other.proposed
+        self.judged += other.judged
+        self.accepted += other.accepted
+        for source, own in other.by_source.items():
+            self.by_source.setdefault(source, AcceptanceCounts()).add(own)
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:

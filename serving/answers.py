@@ -53,20 +53,11 @@ def _rates(counts: AcceptanceCounts) -> Json:
     }
 
 
-def _add(total: AcceptanceCounts, part: AcceptanceCounts) -> None:
-    total.rounds += part.rounds
-    total.proposed += part.proposed
-    total.judged += part.judged
-    total.accepted += part.accepted
-
-
 def sum_counts(parts: Iterable[AcceptanceCounts]) -> AcceptanceCounts:
     """Counts over all choices of a request, the sources too."""
     total = AcceptanceCounts(by_source={source: AcceptanceCounts() for source in REPORTED_SOURCES})
     for part in parts:
-        _add(total, part)
-        for source, own in part.by_source.items():
-            _add(total.by_source[source], own)
+        total.add(part)
     return total
 
 

@@ -14,10 +14,9 @@ import torch
 from dvi.bench.bench import Ids
 from dvi.bench.part import Json
 from dvi.bench.race import Answer, How, Result
-from dvi.modeling.plan import Segment
+from dvi.decoding.gap import choice_gap
 from dvi.modeling.target import TargetModel
-from dvi.sampling import ChoicePoint, choice_margin
-from dvi.types import SamplingParams
+from dvi.types import DecodeRequest, SamplingParams
 
 # What two orders of summing may move a gap of logits (ARCHITECTURE, fact 7). Half precision keeps
 # 8 or 11 bits of logits around 20.
@@ -107,19 +106,6 @@ def _divergence(
         common += 1
     if common == min(len(ours), len(theirs)):
         return common, float("inf")
-    prefix = (*prompt, *ours[:common])
-    return common, gap(target, prefix, params, (ours[common], theirs[common]))
-
-
-@torch.inference_mode()
-def gap(target: TargetModel, prefix: Ids, params: SamplingParams, tokens: tuple[int, int]) -> float:
-    """Logits, noise included, between two tokens after ``prefix``, by a forward of its own.
-
-    One of the two is its choice too, at distance 0, so the larger distance is the gap.
-    """
-    cache = target.new_cache(target.spec.num_layers, 1, len(prefix) + 8)
-    plan = target.plan([Segment(0, 0, prefix)])
-    hidden = target.deep(target.shallow(plan, cache), plan, cache)
-    logits = target.logits(hidden[-1:])[0]  # [V]
-    point = ChoicePoint(params, position=len(prefix))
-    return max(choice_margin(logits, point, token) for token in tokens)
+    request = DecodeRequest("bench", prompt, params)
+    tokens = (ours[common], theirs[common])
+    return common, choice_gap(target, None, request, ours[:common], tokens)

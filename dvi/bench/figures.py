@@ -107,10 +107,7 @@ def _counts(turns: Sequence[Turn]) -> AcceptanceCounts | None:
     for one in (answer.counts for turn in turns for answer in turn.answers):
         if one is None:
             return None
-        total.rounds += one.rounds
-        total.proposed += one.proposed
-        total.judged += one.judged
-        total.accepted += one.accepted
+        total.add(one)
     return total
 
 

@@ -9,7 +9,6 @@ import re
 
 MASK = "***"
 SECRET_KEYS = ("serving.api_key",)  # whole value secret
-URL_KEYS = ("replay.url",)  # secret only if it carries a password
 
 _URL_PASSWORD = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):(?P<password>[^\s/]*)@")
 _NAMED_SECRET = re.compile(

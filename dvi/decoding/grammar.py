@@ -157,11 +157,6 @@ def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
     raise GrammarRefused(f"the grammar was refused: {lines[0] if lines else 'too complex'}")
 
 
-def json_object_grammar() -> str:
-    """Any JSON object."""
-    return json_schema_grammar({"type": "object"})
-
-
 def json_schema_grammar(schema: Mapping[str, Any]) -> str:
     """JSON that a schema admits."""
     grammar: str = LLMatcher.grammar_from_json_schema(json.dumps(schema))

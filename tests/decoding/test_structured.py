@@ -10,7 +10,7 @@ import pytest
 from dvi.config import DviConfig
 from dvi.config.home import models_dir
 from dvi.decoding import decode_batch
-from dvi.decoding.grammar import choice_grammar, json_object_grammar, json_schema_grammar
+from dvi.decoding.grammar import choice_grammar, json_schema_grammar
 from dvi.decoding.startup import OpenEngine, open_engine
 from dvi.types import DecodeRequest, FinishReason, SamplingParams
 from tests.rigs import make_model_folder
@@ -73,7 +73,7 @@ def test_a_choice_is_taken_as_written_whatever_its_characters(opened):
 
 
 def test_grammar_answers_equal_plain_ones(opened):
-    grammars = [json_schema_grammar(SCHEMA), json_object_grammar()]
+    grammars = [json_schema_grammar(SCHEMA), json_schema_grammar({"type": "object"})]
     requests = [ask(opened, index, grammars[index % 2], max_tokens=40) for index in range(8)]
     plain = [
         DecodeRequest(one.request_id, one.prompt_ids, one.sampling, speculation=False)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dvi.bench.check import gap
 from dvi.config import DecodingConfig
 from dvi.decoding import AdapterSlot, Controller, Engine, EngineLimits, EngineParts, SilentObserver
 from dvi.decoding.batch import Result, decode_batch
+from dvi.decoding.gap import choice_gap
 from dvi.drafting.factory import draft_branch, make_drafter
 from dvi.modeling.layer import LayerWeights
 from dvi.modeling.spec import ModelSpec, plain_inv_freq
@@ -179,9 +179,7 @@ def decode(
     seconds = _now_s(target) - start_s
     total = AcceptanceCounts()
     for one in results:
-        total.rounds += one.counts.rounds
-        total.judged += one.counts.judged
-        total.accepted += one.counts.accepted
+        total.add(one.counts)
     answers = [one.token_ids for one in results]
     return Decoded(answers, sum(map(len, answers)) / seconds, total)
 
@@ -222,7 +220,8 @@ def near_ties(
         place = next((i for i, (a, b) in pairs if a != b), None)
         if place is not None:
             tokens = one[place], other[place]
-            margins.append(gap(target, (*ids, *one[:place]), params, tokens))
+            request = DecodeRequest("tie", ids, params)
+            margins.append(choice_gap(target, None, request, one[:place], tokens))
     return NearTies(len(asked), tuple(margins))
 
 

@@ -1,11 +1,12 @@
-"""Averages, counts and quantiles."""
+"""Averages and counts."""
 
 import math
 
 import numpy as np
 import pytest
 
-from dvi.metrics import PositionCounts, TokenAverage, quantile, ratio
+from dvi.metrics import PositionCounts, TokenAverage
+from dvi.types import AcceptanceCounts, Source
 
 
 def test_an_average_without_tokens_has_no_value():
@@ -77,13 +78,21 @@ def test_positions_are_counted_unconditionally():
         counts.add_round(5, 0)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99, 1.0])
-def test_quantile_is_numpys(share):
-    values = [3.0, -1.0, 8.0, 2.5, 2.5, 0.0]
-    assert quantile(values, share) == pytest.approx(np.quantile(values, share))
-    assert quantile([4.0], share) == 4.0
-
-
-def test_a_ratio_of_nothing_is_unknown():
-    assert ratio(0, 0) is None
-    assert ratio(1, 4) == 0.25
+def test_counts_of_two_stretches_add_up_to_those_of_both():
+    rounds = [
+        (Source.NEURAL, 4, 2, 1),
+        (Source.TARGET, 0, 0, 0),
+        (Source.MEMORY, 3, 3, 3),
+        (Source.NEURAL, 2, 1, 0),
+    ]
+    whole = AcceptanceCounts()
+    for one in rounds:
+        whole.add_round(*one)
+    for cut in range(len(rounds) + 1):
+        total = AcceptanceCounts()
+        for stretch in (rounds[:cut], rounds[cut:]):
+            part = AcceptanceCounts()
+            for one in stretch:
+                part.add_round(*one)
+            total.add(part)
+        assert total == whole
