@@ -1,6 +1,6 @@
 """The part `curve`: what a pass of n positions costs, against reading the weights once.
 
-Owns the measured bandwidth and the limit that follows from it; does not know acceptance.
+Owns the limit that follows from the measured bandwidth; does not know acceptance.
 """
 
 from __future__ import annotations
@@ -15,37 +15,18 @@ import torch
 
 from dvi.bench.bench import BATCH_SIZES, Bench, EngineShape
 from dvi.bench.part import Grid, Lines, Part, Section
+from dvi.bench.profile import bandwidth
 from dvi.bench.prompts import narrow_mix
 from dvi.bench.stats import Spread, ratios, spread
 from dvi.bench.steps import step_ms
 from dvi.bench.ways import WAYS
 from dvi.decoding.measure import MEASURED_POSITION, forward
-from dvi.modeling.spec import ModelSpec
 from dvi.modeling.target import TargetModel
 
 log = logging.getLogger(__name__)
 
 WIDTHS = {1: (1, 2, 3, 4, 5, 7, 9, 17), 8: (1, 2, 3, 5, 9)}
 CALLS = 5  # of each pass a turn; the least counts: what disturbs only ever adds
-READ_BYTES = 1 << 29  # as much as a small model's weights: far beyond any cache
-
-
-def num_read_weights(spec: ModelSpec) -> int:
-    """Weights that every pass reads: all matrices and the head; of the embedding only few rows."""
-    attention = spec.hidden_size * spec.head_dim * 2 * (spec.num_heads + spec.num_kv_heads)
-    layer = attention + 3 * spec.hidden_size * spec.intermediate_size
-    return spec.num_layers * layer + spec.vocab_size * spec.hidden_size
-
-
-def read_s(num_bytes: int, device: torch.device) -> float:
-    """Seconds to read ``num_bytes`` of memory once, by all threads, in the best of a few turns."""
-    block = torch.ones(READ_BYTES // 4, device=device)
-    times = [_seconds(partial(_sum, block)) for _ in range(CALLS)]
-    return min(times) * num_bytes / READ_BYTES
-
-
-def _sum(block: torch.Tensor) -> None:
-    block.sum().item()
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -74,20 +55,19 @@ def _times(target: TargetModel, repeats: int) -> dict[tuple[int, int], list[floa
 def measure(bench: Bench) -> Section:
     """Passes of one row and of eight, the engine's plain step, and the limit of both."""
     target, repeats = bench.loaded().target, bench.config.bench.repeats
-    num_bytes = num_read_weights(target.spec) * bytes_per_weight(bench, target)
-    limits = [1e3 * read_s(num_bytes, target.device) for _ in range(repeats)]
+    num_bytes = target.num_bytes
+    speeds = [bandwidth(time.perf_counter, device=target.device) for _ in range(repeats)]
     found = _times(target, repeats)
     with bench.engine(EngineShape("none", 1)) as subject:
         prompts = narrow_mix(bench.loaded().tokenizer, 1)
         steps = [step_ms(subject, WAYS[0], prompts) for _ in range(repeats)]
-    limit = min(limits)
+    limit = 1e3 * num_bytes / max(speeds)  # ms
     passes = {cell: spread(values) for cell, values in found.items()}
     growth = {cell: ratios(values, found[cell[0], 1]) for cell, values in found.items()}
-    bandwidth = num_bytes / (limit / 1e3)
     reached = limit / spread(steps).median
     data = {
         "weights_bytes": num_bytes,
-        "bandwidth_bytes_per_s": bandwidth,
+        "bandwidth_bytes_per_s": max(speeds),
         "limit_ms": limit,
         "plain_step_ms": dataclasses.asdict(spread(steps)),
         "limit_over_plain_step": reached,
@@ -95,7 +75,7 @@ def measure(bench: Bench) -> Section:
     }
     note = (
         f"reading the weights ({num_bytes / 1e6:.0f} MB) takes {limit:.1f} ms at "
-        f"{bandwidth / 1e9:.1f} GB/s; a plain step of the engine "
+        f"{max(speeds) / 1e9:.1f} GB/s; a plain step of the engine "
         f"{spread(steps).shown(1)} ms: {reached:.2f} of the limit's speed"
     )
     grid = Grid(
@@ -113,11 +93,6 @@ def measure(bench: Bench) -> Section:
     reach = max(max(widths) for widths in WIDTHS.values())
     lines["reading the weights"] = [(1.0, limit), (float(reach), limit)]
     return Section(data, [grid], [Lines("one pass", "positions a row", "ms", lines)], [note])
-
-
-def bytes_per_weight(bench: Bench, target: TargetModel) -> int:
-    """As configured: int8 weights are one byte each, their scales count for nothing."""
-    return 1 if bench.config.model.quantization == "int8" else target.dtype.itemsize
 
 
 def _row(cell: tuple[int, int], ms: Spread, growth: Spread, limit: float) -> dict[str, object]:

@@ -108,13 +108,15 @@ def _run_matrices(target: TargetModel, num_rows: int) -> None:
             matrix(x)
 
 
-def bandwidth(clock: Clock, num_bytes: int = PROBE_BYTES) -> float:
+def bandwidth(
+    clock: Clock, num_bytes: int = PROBE_BYTES, device: torch.device | None = None
+) -> float:
     """Bytes a second that all threads read from memory: the best of five sums of a large tensor."""
-    probe = torch.ones(num_bytes // 4)
+    probe = torch.ones(num_bytes // 4, device=device)
     best_s = float("inf")
     for _ in range(5):
         start_s = clock()
-        probe.sum()
+        probe.sum().item()  # a GPU has ended then
         best_s = min(best_s, clock() - start_s)
     return probe.nbytes / best_s
 

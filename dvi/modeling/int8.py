@@ -27,6 +27,7 @@ class Int8Linear:
     """x W^T + b for an 8-bit W; answers in the dtype of x."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        assert weight.shape[1] <= MAX_INPUTS
         self.dtype = weight.dtype
         self.bias = bias  # [O]
         self.quantized, self.scales = quantize(weight)  # [O, I] int8, [O]
