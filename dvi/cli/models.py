@@ -14,7 +14,7 @@ from dvi.cli.out import Cell, print_json, print_table
 from dvi.cli.table import Command
 from dvi.config import ModelConfig
 from dvi.config.home import models_dir
-from dvi.modeling.fetch import KNOWN_MODELS, fetch_model, is_fetched
+from dvi.modeling.fetch import KNOWN_MODELS, fetch_model, list_models
 
 
 def _say(line: str) -> None:
@@ -22,17 +22,20 @@ def _say(line: str) -> None:
 
 
 def _rows() -> list[dict[str, Cell]]:
-    return [
-        {
-            "name": model.name,
-            "fetched": "yes" if is_fetched(models_dir() / model.name) else "no",
-            "download_mb": model.download_mb,
-            "disk_mb": model.disk_mb,
-            "license": model.license,
-            "path": str(models_dir() / model.name),
-        }
-        for model in KNOWN_MODELS.values()
-    ]
+    rows: list[dict[str, Cell]] = []
+    for name, folder in list_models().items():
+        known = KNOWN_MODELS.get(name)  # None: a folder that somebody put there
+        rows.append(
+            {
+                "name": name,
+                "fetched": "no" if folder is None else "yes",
+                "download_mb": None if known is None else known.download_mb,
+                "disk_mb": None if known is None else known.disk_mb,
+                "license": None if known is None else known.license,
+                "path": str(models_dir() / name),
+            }
+        )
+    return rows
 
 
 def _list(as_json: bool) -> int:

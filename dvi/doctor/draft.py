@@ -9,10 +9,10 @@ from pathlib import Path
 
 from dvi.config import DviConfig
 from dvi.doctor.finding import Finding, fault, ok, warning
-from dvi.doctor.model import broken_weights, memory_bytes, read_json, weight_files
+from dvi.doctor.model import broken_weights, memory_bytes, weight_files
 from dvi.modeling.pair import check_pair, local_draft_folder
 from dvi.modeling.resolve import local_model_path
-from dvi.modeling.spec import SUPPORTED, ModelRefused
+from dvi.modeling.spec import SUPPORTED, ModelRefused, read_json
 
 NAME = "draft"
 

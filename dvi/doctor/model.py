@@ -14,7 +14,7 @@ from typing import Any
 from dvi.config import DviConfig
 from dvi.doctor.finding import Finding, fault, ok, warning
 from dvi.modeling.resolve import local_model_path
-from dvi.modeling.spec import SUPPORTED, ModelRefused
+from dvi.modeling.spec import SUPPORTED, ModelRefused, read_json
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ROW_TILE = 512  # cache rows are a multiple of so many positions long
@@ -33,32 +33,21 @@ def check_model(config: DviConfig) -> list[Finding]:
         return [warning("model", f"{name} is not downloaded yet: the first `dvi serve` does it")]
     try:
         settings = read_json(folder / "config.json")
-    except ValueError as error:
+        findings = [
+            _check_weights(config, folder, settings),
+            _check_tokenizer(folder, settings),
+            _check_template(folder),
+        ]
+        if findings[0].level == "ok":
+            findings.append(_check_memory(config, folder, settings))
+    except ModelRefused as error:  # a file of the folder cannot be read
         return [fault("model", str(error), _other_model(""))]
-    findings = [
-        _check_weights(config, folder, settings),
-        _check_tokenizer(folder, settings),
-        _check_template(folder),
-    ]
-    if findings[0].level == "ok":
-        findings.append(_check_memory(config, folder, settings))
     return findings
 
 
 def _other_model(message: str) -> str:
     _, marker, command = message.partition("run: ")
     return command if marker else "dvi models fetch smollm2-135m"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; raises ValueError with one line."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return data
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dvi.config.child import module_command
+from dvi.config.home import models_dir
 
 DOWNLOAD_TIMEOUT_S = 1800.0
 
@@ -57,6 +58,13 @@ KNOWN_MODELS = {
 def is_fetched(folder: Path) -> bool:
     """Whether ``folder`` holds a model: conversion is atomic, so config.json means complete."""
     return (folder / "config.json").is_file()
+
+
+def list_models() -> dict[str, Path | None]:
+    """Known models and all others in DVI_HOME/models by name; None: not fetched."""
+    root = models_dir()
+    here = {f.name: f for f in root.iterdir() if is_fetched(f)} if root.is_dir() else {}
+    return {name: here.get(name) for name in sorted({*KNOWN_MODELS, *here})}
 
 
 def fetch_model(name: str, dest: Path, say: Callable[[str], None]) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,34 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.utils import logging as hf_logging
 
 from dvi.modeling.layer import LayerWeights
-from dvi.modeling.spec import SUPPORTED, ModelRefused, ModelSpec
+from dvi.modeling.spec import SUPPORTED, ModelRefused, ModelSpec, read_json
 from dvi.modeling.target import TargetWeights
 
 # Frequencies of the other kinds (dynamic, longrope) depend on the length seen so far, so that
 # cached keys would change under a growing sequence.
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+LAYER_NAMES = {  # field of LayerWeights -> name under model.layers.N
+    "input_norm": "input_layernorm.weight",
+    "q": "self_attn.q_proj.weight",
+    "k": "self_attn.k_proj.weight",
+    "v": "self_attn.v_proj.weight",
+    "o": "self_attn.o_proj.weight",
+    "post_norm": "post_attention_layernorm.weight",
+    "gate": "mlp.gate_proj.weight",
+    "up": "mlp.up_proj.weight",
+    "down": "mlp.down_proj.weight",
+    "q_bias": "self_attn.q_proj.bias",
+    "k_bias": "self_attn.k_proj.bias",
+    "v_bias": "self_attn.v_proj.bias",
+    "o_bias": "self_attn.o_proj.bias",
+    "q_norm": "self_attn.q_norm.weight",
+    "k_norm": "self_attn.k_norm.weight",
+}
 
 
 def read_spec(folder: Path, max_context_len: int) -> ModelSpec:
     """The spec of a checkpoint; raises ModelRefused with the reason if we cannot run it."""
-    raw = _read_json(folder / "config.json")
+    raw = read_json(folder / "config.json")
     _check_architecture(folder, raw)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     _check_config(folder, config, max_context_len)
@@ -88,7 +104,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 def read_dtype(folder: Path) -> torch.dtype:
     """What the weights are stored in, as the config says; float32 where it does not."""
-    raw = _read_json(folder / "config.json")
+    raw = read_json(folder / "config.json")
     name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
     return {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(name, torch.float32)
 
@@ -136,15 +152,12 @@ class _WeightReader:
         single = folder / "model.safetensors"
         self.files: dict[str, str] = {}
         if index.is_file():
-            self.files = _read_json(index)["weight_map"]
+            self.files = read_json(index)["weight_map"]
         elif single.is_file():
             with _open(single) as file:
                 self.files = dict.fromkeys(file.keys(), single.name)
         else:
             raise ModelRefused(f"no safetensors weights in {folder}; other formats are not read")
-
-    def has(self, name: str) -> bool:
-        return name in self.files
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if name not in self.files:
@@ -159,33 +172,28 @@ class _WeightReader:
 
 
 def _read_layer(reader: _WeightReader, spec: ModelSpec, index: int) -> LayerWeights:
-    prefix = f"model.layers.{index}."
     hidden, inner, width = spec.hidden_size, spec.intermediate_size, spec.head_dim
     queries, keys = spec.num_heads * width, spec.num_kv_heads * width
-
-    def part(name: str, *shape: int, wanted: bool = True) -> Tensor | None:
-        return reader.read(prefix + name, shape) if wanted else None
-
-    def whole(name: str, *shape: int) -> Tensor:
-        return reader.read(prefix + name, shape)
-
-    return LayerWeights(
-        input_norm=whole("input_layernorm.weight", hidden),
-        q=whole("self_attn.q_proj.weight", queries, hidden),
-        k=whole("self_attn.k_proj.weight", keys, hidden),
-        v=whole("self_attn.v_proj.weight", keys, hidden),
-        o=whole("self_attn.o_proj.weight", hidden, queries),
-        post_norm=whole("post_attention_layernorm.weight", hidden),
-        gate=whole("mlp.gate_proj.weight", inner, hidden),
-        up=whole("mlp.up_proj.weight", inner, hidden),
-        down=whole("mlp.down_proj.weight", hidden, inner),
-        q_bias=part("self_attn.q_proj.bias", queries, wanted=spec.qkv_bias),
-        k_bias=part("self_attn.k_proj.bias", keys, wanted=spec.qkv_bias),
-        v_bias=part("self_attn.v_proj.bias", keys, wanted=spec.qkv_bias),
-        o_bias=part("self_attn.o_proj.bias", hidden, wanted=spec.o_bias),
-        q_norm=part("self_attn.q_norm.weight", width, wanted=spec.qk_norm),
-        k_norm=part("self_attn.k_norm.weight", width, wanted=spec.qk_norm),
-    )
+    shapes: dict[str, tuple[int, ...]] = {
+        "input_norm": (hidden,),
+        "q": (queries, hidden),
+        "k": (keys, hidden),
+        "v": (keys, hidden),
+        "o": (hidden, queries),
+        "post_norm": (hidden,),
+        "gate": (inner, hidden),
+        "up": (inner, hidden),
+        "down": (hidden, inner),
+    }
+    if spec.qkv_bias:
+        shapes |= {"q_bias": (queries,), "k_bias": (keys,), "v_bias": (keys,)}
+    if spec.o_bias:
+        shapes["o_bias"] = (hidden,)
+    if spec.qk_norm:
+        shapes |= {"q_norm": (width,), "k_norm": (width,)}
+    prefix = f"model.layers.{index}."
+    tensors = {one: reader.read(prefix + LAYER_NAMES[one], shape) for one, shape in shapes.items()}
+    return LayerWeights(**tensors)
 
 
 def _check_architecture(folder: Path, raw: dict[str, Any]) -> None:
@@ -230,14 +238,6 @@ def _open(path: Path) -> Any:
         return safe_open(path, framework="pt", device="cpu")
     except (OSError, SafetensorError) as error:
         raise ModelRefused(f"cannot read {path}: {_first_line(error)}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ModelRefused(f"cannot read {path}: {_first_line(error)}") from error
-    return content
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """Writes tensors as a plain Hugging Face causal LM that others load without knowing us.
 
-Owns tensor names and the config of what is written; does not know drafts. The written model is of
+Owns the config of what is written; does not know drafts. The written model is of
 the source folder's own architecture, with fewer layers and a head of its own.
 """
 
@@ -15,27 +15,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as hf_logging
 
-from dvi.modeling.hf import read_tokenizer
+from dvi.modeling.hf import LAYER_NAMES, read_tokenizer
 from dvi.modeling.layer import LayerWeights
 from dvi.modeling.target import TargetWeights
-
-LAYER_NAMES = {  # field of LayerWeights -> name under model.layers.N
-    "input_norm": "input_layernorm.weight",
-    "q": "self_attn.q_proj.weight",
-    "k": "self_attn.k_proj.weight",
-    "v": "self_attn.v_proj.weight",
-    "o": "self_attn.o_proj.weight",
-    "post_norm": "post_attention_layernorm.weight",
-    "gate": "mlp.gate_proj.weight",
-    "up": "mlp.up_proj.weight",
-    "down": "mlp.down_proj.weight",
-    "q_bias": "self_attn.q_proj.bias",
-    "k_bias": "self_attn.k_proj.bias",
-    "v_bias": "self_attn.v_proj.bias",
-    "o_bias": "self_attn.o_proj.bias",
-    "q_norm": "self_attn.q_norm.weight",
-    "k_norm": "self_attn.k_norm.weight",
-}
 
 
 def write_causal_lm(source: Path, weights: TargetWeights, folder: Path) -> None:
@@ -81,25 +63,5 @@ def _named(weights: TargetWeights) -> dict[str, Tensor]:
 
 
 def _named_layer(prefix: str, layer: LayerWeights) -> dict[str, Tensor]:
-    fields = {
-        "input_norm": layer.input_norm,
-        "q": layer.q,
-        "k": layer.k,
-        "v": layer.v,
-        "o": layer.o,
-        "post_norm": layer.post_norm,
-        "gate": layer.gate,
-        "up": layer.up,
-        "down": layer.down,
-        "q_bias": layer.q_bias,
-        "k_bias": layer.k_bias,
-        "v_bias": layer.v_bias,
-        "o_bias": layer.o_bias,
-        "q_norm": layer.q_norm,
-        "k_norm": layer.k_norm,
-    }
-    return {
-        prefix + LAYER_NAMES[field]: tensor
-        for field, tensor in fields.items()
-        if tensor is not None
-    }
+    tensors = {name: getattr(layer, field) for field, name in LAYER_NAMES.items()}
+    return {prefix + name: tensor for name, tensor in tensors.items() if tensor is not None}

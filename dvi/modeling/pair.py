@@ -6,14 +6,13 @@ have rows beyond the tokens (padding), a different number on either side.
 
 from __future__ import annotations
 
-import json
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from dvi.config import DrafterConfig, ModelConfig
 from dvi.modeling.resolve import local_model_path, resolve_model_path
-from dvi.modeling.spec import ModelRefused
+from dvi.modeling.spec import ModelRefused, read_json
 
 KEY = "drafter.path"
 
@@ -54,7 +53,7 @@ def read_tokens(folder: Path) -> dict[int, str]:
     """Id -> token of a tokenizer.json: a table by token, or a list in order of ids (unigram)."""
     path = folder / "tokenizer.json"
     try:
-        data = _read(path)
+        data = read_json(path)
         vocab = data["model"]["vocab"]
         pairs = vocab.items() if isinstance(vocab, dict) else _numbered(vocab)
         tokens = {int(index): str(token) for token, index in pairs}
@@ -67,7 +66,7 @@ def read_tokens(folder: Path) -> dict[int, str]:
 def num_rows(folder: Path) -> int:
     """Rows of the model's embedding."""
     path = folder / "config.json"
-    rows = _read(path).get("vocab_size")
+    rows = read_json(path).get("vocab_size")
     if not isinstance(rows, int):
         raise ModelRefused(f"{path} has no vocab_size")
     return rows
@@ -77,14 +76,6 @@ def _as_model(config: DrafterConfig) -> ModelConfig:
     if config.path is None:
         raise ModelRefused(f"{KEY} is not given: the folder of the draft model")
     return ModelConfig(path=config.path)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ModelRefused(f"cannot read {path}: {error}") from error
-    return content
 
 
 def _numbered(vocab: list[Any]) -> list[tuple[str, int]]:

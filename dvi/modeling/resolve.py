@@ -78,13 +78,6 @@ def _local(name: str, key: str) -> Path | None:
     )
 
 
-def list_models() -> list[tuple[str, Path | None]]:
-    """Known and converted models by name, with their folder or None when not fetched."""
-    root = models_dir()
-    here = {f.name: f for f in root.iterdir() if is_fetched(f)} if root.is_dir() else {}
-    return [(name, here.get(name)) for name in sorted({*KNOWN_MODELS, *here})]
-
-
 def _from_hub(repo_id: str, revision: str | None) -> Path:
     """The snapshot folder; the hub is asked for the revision, the files may be cached already."""
     if constants.is_offline_mode():

@@ -5,13 +5,27 @@ Owns names and checks; knows neither Hugging Face nor any tensor.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 class ModelRefused(ValueError):
     """A checkpoint or path that cannot be served; the message is one line for the user."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file of a checkpoint; raises ModelRefused."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelRefused(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelRefused(f"cannot read {path}: it holds no JSON object")
+    return content
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +116,24 @@ def test_unknown_commands_exit_2_with_the_nearest(capsys: pytest.CaptureFixture[
     assert run(["serv"]) == 2
     assert "did you mean `dvi serve`" in capsys.readouterr().err
     assert run([]) == 2
+
+
+def test_a_folder_that_somebody_put_there_is_listed_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DVI_HOME", str(tmp_path))
+    folder = tmp_path / "models" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert run(["models", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {name: row["fetched"] for name, row in rows.items()} == {
+        "mine": "yes",
+        "smollm2-135m": "no",
+    }
+    assert rows["mine"]["path"] == str(folder)
+    assert run(["models", "list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == sorted(rows)
 
 
 @pytest.mark.parametrize(

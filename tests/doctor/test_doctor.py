@@ -57,6 +57,21 @@ def test_a_cut_weight_file_is_found_by_its_header(config: DviConfig) -> None:
     assert "is missing" in broken_weights(path)
 
 
+@pytest.mark.parametrize("content", ["{", "[]"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer_config.json", "model.safetensors.index.json"]
+)
+def test_a_damaged_file_of_the_model_is_a_fault_that_names_it(
+    config: DviConfig, name: str, content: str
+) -> None:
+    path = Path(config.model.path) / name
+    path.write_text(content)
+    (finding,) = check_model(config)
+    assert (finding.name, finding.level) == ("model", Level.FAULT)
+    assert str(path) in finding.message
+    assert finding.mend
+
+
 def test_another_architecture_a_foreign_tokenizer_and_no_template_are_told(
     config: DviConfig,
 ) -> None:

@@ -172,8 +172,9 @@ def test_what_we_cannot_run_is_refused_with_the_reason(
 
 
 def test_broken_files_are_one_line_refusals(folder: Path, tmp_path: Path) -> None:
-    for name, content in (("config.json", "{"), ("model.safetensors", "no tensors")):
-        broken = tmp_path / name.replace(".", "-")
+    cases = [("config.json", "{"), ("config.json", "[]"), ("model.safetensors", "no tensors")]
+    for number, (name, content) in enumerate(cases):
+        broken = tmp_path / str(number)
         broken.mkdir()
         for file in folder.iterdir():
             (broken / file.name).symlink_to(file)

@@ -11,8 +11,9 @@ import pytest
 
 from dvi.config import ModelConfig
 from dvi.modeling import resolve
+from dvi.modeling.fetch import list_models
 from dvi.modeling.loading import load_target
-from dvi.modeling.resolve import list_models, resolve_model_path
+from dvi.modeling.resolve import resolve_model_path
 from dvi.modeling.spec import ModelRefused
 from tests.rigs import make_model_folder
 
@@ -47,7 +48,7 @@ def refusal(path: str, revision: str | None = None) -> str:
 @pytest.mark.usefixtures("no_network")
 def test_default_that_is_not_fetched_names_the_command(home: Path) -> None:
     assert "dvi models fetch smollm2-135m" in refusal("smollm2-135m")
-    assert list_models() == [("smollm2-135m", None)]
+    assert list_models() == {"smollm2-135m": None}
     assert not home.exists()
 
 
@@ -57,7 +58,7 @@ def test_fetched_and_own_names_are_found(home: Path) -> None:
         (home / "models" / name).mkdir(parents=True)
         (home / "models" / name / "config.json").write_text("{}")
         assert resolve_model_path(ModelConfig(path=name)) == home / "models" / name
-    assert [name for name, folder in list_models() if folder] == ["mine", "smollm2-135m"]
+    assert list_models() == {name: home / "models" / name for name in ("mine", "smollm2-135m")}
 
 
 @pytest.mark.usefixtures("no_network")
