@@ -94,6 +94,20 @@ def split_blocks(answers: Sequence[Answer], size: int = BLOCK) -> list[Block]:
     return blocks
 
 
+def domain_ends(answers: Sequence[Answer]) -> dict[str, tuple[Block, Block]]:
+    """The first and the last BLOCK answers of each domain, in stream order."""
+    ordered = sorted(answers, key=lambda answer: answer.index)
+    groups: dict[str, list[Answer]] = {}
+    for answer in ordered:
+        groups.setdefault(answer.domain, []).append(answer)
+
+    def block(part: Sequence[Answer]) -> Block:
+        before = [one.finished_s for one in ordered if one.index < part[0].index]
+        return sum_block(part, max(before, default=0.0))
+
+    return {domain: (block(own[:BLOCK]), block(own[-BLOCK:])) for domain, own in groups.items()}
+
+
 def pass_speed(answers: Sequence[Answer]) -> float:
     """Tokens per second of a whole pass: all tokens over the wall time, prompts included."""
     seconds = max(answer.finished_s for answer in answers)

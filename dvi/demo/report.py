@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dvi.demo.answers import BLOCK, Answer, Block, pass_speed, split_blocks, sum_block
+from dvi.demo.answers import Answer, Block, domain_ends, pass_speed, split_blocks, sum_block
 from dvi.demo.compare import Comparison, Divergence
 
 Json = dict[str, Any]
@@ -55,9 +55,8 @@ def block_row(block: Block) -> Json:
     }
 
 
-def _domain_row(domain: str, blocks: Sequence[Block], control: Sequence[Block]) -> Json:
-    first, last = blocks[0], blocks[-1]
-    untrained = control[-1].acceptance_rate if control else None
+def _domain_row(domain: str, first: Block, last: Block, control: Block | None) -> Json:
+    untrained = None if control is None else control.acceptance_rate
     gain = None
     if untrained is not None and last.acceptance_rate is not None:
         gain = last.acceptance_rate - untrained
@@ -74,29 +73,23 @@ def _domain_row(domain: str, blocks: Sequence[Block], control: Sequence[Block]) 
 
 def domain_rows(served: Sequence[Answer], control: Sequence[Answer]) -> list[Json]:
     """First and last ten requests of each domain; the untrained draft's from the control."""
-    ours, theirs = split_blocks(served), split_blocks(control)
-    domains = dict.fromkeys(block.domain for block in ours)
+    theirs = {domain: last for domain, (_, last) in domain_ends(control).items()}
     return [
-        _domain_row(
-            domain,
-            [block for block in ours if block.domain == domain],
-            [block for block in theirs if block.domain == domain],
-        )
-        for domain in domains
+        _domain_row(domain, first, last, theirs.get(domain))
+        for domain, (first, last) in domain_ends(served).items()
     ]
 
 
-def plain_speed_by_domain(speed_sample: Sequence[Answer]) -> dict[str, float]:
-    """Plain tokens per second of each domain's share of the sample."""
-    return {block.domain: block.tokens_per_s for block in split_blocks(speed_sample, BLOCK)}
+def last_speeds(answers: Sequence[Answer]) -> dict[str, float]:
+    """Tokens per second of each domain's last ten requests."""
+    return {domain: last.tokens_per_s for domain, (_, last) in domain_ends(answers).items()}
 
 
 def speed_rows(passes: Passes) -> Json:
     """Served against plain decoding: as many in flight, prompts included and shared in both."""
     plain = pass_speed(passes.speed_sample)
     served = pass_speed(passes.served)
-    by_domain = plain_speed_by_domain(passes.speed_sample)
-    last = {block.domain: block.tokens_per_s for block in split_blocks(passes.served)}
+    by_domain, last = last_speeds(passes.speed_sample), last_speeds(passes.served)
     ratios = {name: last[name] / by_domain[name] for name in last if by_domain.get(name)}
     return {
         "plain_tokens_per_s": plain,

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from dvi.config import DviConfig
-from dvi.demo.answers import Answer, pass_speed, split_blocks
+from dvi.demo.answers import Answer, domain_ends, pass_speed, split_blocks
 from dvi.demo.compare import compare
 from dvi.demo.main import DOMAINS, Run, server_overrides
 from dvi.demo.page import page
@@ -39,6 +39,23 @@ def test_blocks_sum_ten_answers_and_never_span_two_domains() -> None:
     # Answers end one a second: ten take ten seconds.
     assert [b.seconds for b in blocks] == [10.0, 5.0, 10.0, 5.0]
     assert blocks[1].tokens_per_s == 15 / 5
+
+
+def test_the_last_ten_of_a_domain_are_ten_whatever_their_number() -> None:
+    answers = [
+        make_answer(i, domain="sql" if i < 15 else "json", accepted=int(i % 15 >= 5))
+        for i in range(30)
+    ]
+    for domain, start in (("sql", 0), ("json", 15)):
+        first, last = domain_ends(answers[::-1])[domain]
+        assert (first.first, first.last, last.first, last.last) == (
+            start,
+            start + 9,
+            start + 5,
+            start + 14,
+        )
+        assert (first.acceptance_rate, last.acceptance_rate) == (5 / 20, 10 / 20)
+        assert (first.seconds, last.seconds) == (10.0, 10.0)  # an answer a second
 
 
 def test_blocks_do_not_depend_on_the_order_of_arrival() -> None:
