@@ -5,7 +5,6 @@ Owns the system calls; does not know training.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import signal
@@ -15,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+from dvi.config.child import signal_at_parents_death
+
 PARENT_VARIABLE = "DVI_PARENT_PID"  # set by the server for its trainer
 PARENT_LOOK_INTERVAL_S = 1.0
 LOCK_LOOK_INTERVAL_S = 0.2
@@ -63,7 +63,7 @@ def ending_with_parent(parent: int, stop: threading.Event) -> Iterator[None]:
     Linux sends SIGTERM at once; a look at the parent's id, now and every second, covers other
     systems and a parent that died before this call.
     """
-    _tell_of_parents_death(signal.SIGTERM)
+    signal_at_parents_death(signal.SIGTERM)
     ended = threading.Event()
 
     def look() -> None:
@@ -78,12 +78,7 @@ def ending_with_parent(parent: int, stop: threading.Event) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        _tell_of_parents_death(0)
-
-
-def _tell_of_parents_death(number: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
+        signal_at_parents_death(0)
 
 
 @contextmanager
