@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 import dvi
-from dvi.config.child import module_command
+from dvi.config.child import keep_few_kernels, module_command
 from serving.signs import SignsOfLife
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ def trainer_environment(num_threads: int) -> dict[str, str]:
     paths = [home, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     environment["OMP_NUM_THREADS"] = str(num_threads)
+    keep_few_kernels(environment)
     environment["DVI_PARENT_PID"] = str(os.getpid())  # the trainer ends with this process
     return environment
 

@@ -6,6 +6,7 @@ Owns the progress bar and the printed result; a run publishes one candidate and 
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dvi.cli.args import Words
 from dvi.cli.out import print_table
 from dvi.cli.table import Command
 from dvi.config import DviConfig
+from dvi.config.child import keep_few_kernels
 from dvi.launch.folder import launch_rank
 from dvi.launch.request import Outcome
 
@@ -75,4 +77,6 @@ def _job(config: DviConfig, run_dir: Path, *, publishes: bool) -> Outcome:
 
 def run(words: Words, command: Command) -> int:
     """Train; the value for Hydra's sweepers is the held-out acceptance."""
+    if "torch" not in sys.modules:  # where it is, the figures are read already
+        keep_few_kernels(os.environ)
     return run_task(words, command, partial(_job, publishes="--multirun" not in words.flags))

@@ -121,6 +121,7 @@ def test_the_child_gets_no_keys_and_finds_the_packages(monkeypatch: pytest.Monke
     assert "secret" not in environment.values()
     assert environment["DVI_REPLAY_URL"] == "sqlite:///x"
     assert environment["OMP_NUM_THREADS"] == "1"
+    assert environment["LRU_CACHE_CAPACITY"] == "128"
     first = Path(environment["PYTHONPATH"].split(os.pathsep)[0])
     assert (first / "trainers").is_dir()
     assert trainer_command(Path("/c.json"))[1:] == ["-P", "-m", "trainers.service", "/c.json"]
