@@ -19,7 +19,7 @@ from dvi.config.home import PACKAGE_DIR, conf_dir
 
 UNUSED = ("audit", "bench", "cli", "demo", "doctor")  # parts of dvi that decide no result
 # Of the study: made again each time.
-SHOWING = ("main.py", "measures.py", "report.py", "served.py", "tables.py")
+SHOWING = ("choice.py", "main.py", "measures.py", "report.py", "served.py", "tables.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class RequestRow:
     replaced: str | None  # the same of the version that it replaced
     memory: str  # the same of the memory
     known: str  # 1 where the memory has a match of three tokens or more
+    walks: dict[str, str]  # neural, memory and auto at the arm's K, see rounds.letters
     version: int
     num_steps: int
     trained_positions: int
@@ -52,7 +53,7 @@ class ArmResult:
     held: int
     refused: int
     dropped_steps: int
-    live: dict[str, int]
+    live: dict[str, dict[str, int]]  # neural, auto
     requests: tuple[RequestRow, ...]
 
 

@@ -2,6 +2,9 @@
 
 Owns the walk; it counts as the engine does (the last kept token is the target's own, nothing is
 proposed for the last token that a limit allows). Knows neither drafts nor traces' tensors.
+Rounds in *letters*, one a token: ``n`` or ``m`` for an accepted proposal of the learned draft or
+the memory; for the target's own token, which ends a round, ``N`` or ``M`` where it stands in the
+place of a rejected proposal and ``.`` where none was rejected.
 Letters: n answer tokens, K draft length.
 """
 
@@ -9,6 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from dvi.types import Round, Source
+
+LETTERS = {Source.NEURAL: "n", Source.MEMORY: "m", Source.TARGET: "."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +77,20 @@ def count(hits: Sequence[bool], draft_len: int, max_tokens: int) -> Counts:
         sum(cycle.num_judged for cycle in cycles),
         sum(cycle.num_accepted for cycle in cycles),
     )
+
+
+def letters(rounds: Sequence[Round]) -> str:
+    """Rounds of one answer in letters."""
+    text = ""
+    for one in rounds:
+        letter = LETTERS[one.source]
+        is_rejected = len(one.proposed_ids) > one.num_accepted
+        text += letter * one.num_accepted + (letter.upper() if is_rejected else ".")
+    return text
+
+
+def count_letters(text: str) -> Counts:
+    """Sums over rounds in letters."""
+    rejected = sum(map(str.isupper, text))
+    accepted = sum(map(str.islower, text))
+    return Counts(len(text) - accepted, accepted + rejected, accepted)

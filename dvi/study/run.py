@@ -22,12 +22,12 @@ from dvi.launch.compose import compose_config
 from dvi.launch.request import LaunchRequest
 from dvi.registry import Registry
 from dvi.study.arms import Arm
-from dvi.study.live import LiveCheck, check_live
+from dvi.study.live import LiveCheck, Sample, check_live
 from dvi.study.memory import Recalled, recall
 from dvi.study.record import Recording
 from dvi.study.results import ArmResult, RequestRow
-from dvi.study.rounds import Counts, count
-from dvi.study.simulate import Progress, Served, Service, hits, simulate
+from dvi.study.simulate import Progress, Served, Service, simulate
+from dvi.study.sources import Setup, serve_all
 from dvi.study.states import CachedStates
 from dvi.types import Trace
 from trainers.build import Ground, build_training
@@ -102,8 +102,10 @@ def run_arm(arm: Arm, kit: Kit) -> ArmResult:
         seconds = time.perf_counter() - start_s
         service = Service(training)
         service.follow()
-        check = _check(config, loaded, service, stream[-LIVE_REQUESTS:])
+        setup = Setup(config, loaded.tokenizer.detokenizer)
+        checks = check_live(loaded, setup, _sample(service, stream))
     recalled = recall(config.drafter, stream)
+    walks = serve_all(setup, [(one.trace, one.guess) for one in served])
     decisions = Counter(str(gate.verdict.decision) for gate in progress.gates)
     return ArmResult(
         arm=arm.name,
@@ -117,8 +119,8 @@ def run_arm(arm: Arm, kit: Kit) -> ArmResult:
         held=decisions["held"],
         refused=decisions["refused"],
         dropped_steps=progress.num_dropped,
-        live=_live_row(check),
-        requests=tuple(_row(*pair) for pair in zip(served, recalled, strict=True)),
+        live={name: _live_row(check) for name, check in checks.items()},
+        requests=tuple(_row(*one) for one in zip(served, recalled, walks, strict=True)),
     )
 
 
@@ -150,15 +152,11 @@ def _require_whole(stream: Sequence[Trace], max_seq_len: int) -> None:
         )
 
 
-def _check(
-    config: DviConfig, loaded: Loaded, service: Service, traces: Sequence[Trace]
-) -> LiveCheck:
-    """The version in service on some traces, both ways."""
-    simulated = Counts()
-    for trace in traces:
-        own = hits(service.guess(trace), trace)
-        simulated += count(own, config.decoding.draft_len, trace.sampling.max_tokens)
-    return check_live(loaded, config, service.adapter, traces, simulated)
+def _sample(service: Service, stream: Sequence[Trace]) -> Sample:
+    """The end of the stream, by the version in service."""
+    traces = stream[-LIVE_REQUESTS:]
+    guesses = [service.guess(trace) for trace in traces]
+    return Sample(service.adapter, stream[:-LIVE_REQUESTS], traces, guesses)
 
 
 def _live_row(check: LiveCheck) -> dict[str, int]:
@@ -172,7 +170,7 @@ def _live_row(check: LiveCheck) -> dict[str, int]:
     }
 
 
-def _row(one: Served, memory: Recalled) -> RequestRow:
+def _row(one: Served, memory: Recalled, walks: dict[str, str]) -> RequestRow:
     return RequestRow(
         domain=one.trace.domain,
         max_tokens=one.trace.sampling.max_tokens,
@@ -180,6 +178,7 @@ def _row(one: Served, memory: Recalled) -> RequestRow:
         replaced=None if one.replaced_hits is None else _digits(one.replaced_hits),
         memory=_digits(memory.hits),
         known=_digits(memory.known),
+        walks=walks,
         version=one.version,
         num_steps=one.num_steps,
         trained_positions=one.trained_positions,

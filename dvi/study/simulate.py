@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from dvi.drafting.version import published_acceptance
 from dvi.registry import Adapter
 from dvi.study.rounds import walk
 from dvi.types import Round, Source, Trace
@@ -34,6 +35,7 @@ class Guess:
     ids: Sequence[int]  # [n]
     logprobs: Sequence[float]  # [n], raw, at T = 1
     version: int
+    published: float | None  # acceptance that its manifest claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Served:
     """One request of the stream as it was served."""
 
     trace: Trace
-    hits: tuple[bool, ...]  # [n], by the version in service
+    guess: Guess  # of the version in service
+    hits: tuple[bool, ...]  # [n], by it
     replaced_hits: tuple[bool, ...] | None  # by the version that it replaced, if it did
     version: int
     num_steps: int  # optimizer steps done before it came
@@ -106,6 +109,7 @@ def simulate(
         proposal = service.guess(trace)
         yield Served(
             trace=trace,
+            guess=proposal,
             hits=hits(proposal, trace),
             replaced_hits=service.replaced_hits(trace),
             version=service.version,
@@ -130,7 +134,7 @@ def guess(learner: Learner, trace: Trace, version: int, adapter: Adapter | None)
         logits = ScoredLogits(values, rows, target.spec.num_token_ids).of(values)  # [n, V]
     ids = proposed_ids(logits, trace, batch.windows[0])
     logprobs = logits.log_softmax(-1).gather(1, torch.tensor(ids, device=logits.device)[:, None])
-    return Guess(ids, logprobs[:, 0].tolist(), version)
+    return Guess(ids, logprobs[:, 0].tolist(), version, published_acceptance(adapter))
 
 
 def hits(proposal: Guess, trace: Trace) -> tuple[bool, ...]:

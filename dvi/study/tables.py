@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from dvi.bench.part import Grid, Json, Lines, Section
 from dvi.study.arms import DEFAULTS
+from dvi.study.choice import choice_grid, choices, recoveries, recovery_grid
 from dvi.study.measures import (
     Spread,
     agreement,
@@ -54,6 +55,8 @@ def section(results: Sequence[ArmResult]) -> Section:
         _domain_grid(groups),
         _length_grid(groups),
         _memory_grid(groups),
+        choice_grid(groups),
+        recovery_grid(groups),
         _promotion_grid(groups),
         _live_grid(groups),
     ]
@@ -198,16 +201,21 @@ def _promotion_grid(groups: Groups) -> Grid:
 def _live_grid(groups: Groups) -> Grid:
     rows = []
     for name, group in groups.items():
-        total = {key: sum(result.live[key] for result in group) for key in group[0].live}
-        rows.append(
-            (
-                name,
-                f"{total['same_answers']} of {total['requests']}",
-                f"{total['simulated_accepted']}/{total['simulated_judged']}",
-                f"{total['live_accepted']}/{total['live_judged']}",
+        for source in group[0].live:
+            checks = [result.live[source] for result in group]
+            total = {key: sum(check[key] for check in checks) for key in checks[0]}
+            rows.append(
+                (
+                    name,
+                    source,
+                    f"{total['same_answers']} of {total['requests']}",
+                    f"{total['simulated_accepted']}/{total['simulated_judged']}",
+                    f"{total['live_accepted']}/{total['live_judged']}",
+                )
             )
-        )
-    head = ("arm", "same answers", "simulated accepted/judged", "live accepted/judged")
+    head = (
+        "arm", "drafter", "same answers", "simulated accepted/judged", "live accepted/judged",
+    )  # fmt: skip
     return Grid("the last version on the last requests, simulated and by the engine", head, rows)
 
 
@@ -222,7 +230,7 @@ def _numbers(group: Sequence[ArmResult]) -> Json:
         str(length): _over_seeds(group, lambda one, k=length: _tokens(one, k)).mean  # type: ignore[misc]
         for length in SHOWN_K
     }
-    return found
+    return {**found, "choice": choices(group), "recovery": recoveries(group)}
 
 
 def _panels(groups: Groups) -> list[Lines]:

@@ -24,7 +24,7 @@ from dvi.study.report import write
 from dvi.study.results import ArmResult, RequestRow
 from dvi.study.tables import section
 
-LIVE = {
+CHECK = {
     "requests": 1,
     "same_answers": 1,
     "simulated_judged": 4,
@@ -32,10 +32,15 @@ LIVE = {
     "live_judged": 4,
     "live_accepted": 2,
 }
+LIVE = {"neural": CHECK, "auto": CHECK}
 
 
-def row(domain: str, hits: str, *, replaced: str | None = None, version: int = 0) -> RequestRow:
-    return RequestRow(domain, 99, hits, replaced, "0" * len(hits), "0" * len(hits), version, 0, 0)
+def row(
+    domain: str, hits: str, *, replaced: str | None = None, version: int = 0, auto: str = "."
+) -> RequestRow:
+    none = "0" * len(hits)
+    walks = {"neural": ".", "memory": ".", "auto": auto}
+    return RequestRow(domain, 99, hits, replaced, none, none, walks, version, 0, 0)
 
 
 def result(rows: list[RequestRow], *, name: str = "kl x block", seed: int = 0) -> ArmResult:

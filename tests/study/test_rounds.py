@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dvi.study.rounds import Counts, Cycle, count, walk
+from dvi.study.rounds import Counts, Cycle, count, count_letters, letters, walk
+from dvi.types import Round, Source
 
 
 def bits(text: str) -> list[bool]:
@@ -52,3 +53,16 @@ def test_counts_add_up_and_nothing_has_no_rate() -> None:
     assert total == Counts(3, 4, 2)
     assert (total.alpha, total.tokens_per_round) == (0.5, 1 + 2 / 3)
     assert (Counts().alpha, Counts().tokens_per_round) == (0.0, 0.0)
+
+
+def test_rounds_in_letters_keep_source_and_counts() -> None:
+    rounds = [
+        Round(Source.MEMORY, 0, (5, 6, 7), (), 2),  # the third was rejected
+        Round(Source.NEURAL, 3, (8,), (-0.1,), 1),  # K = 1: nothing was
+        Round(Source.NEURAL, 3, (9,), (-0.1,), 0),
+        Round(Source.TARGET, 0, (), (), 0),
+    ]
+    text = letters(rounds)
+    assert text == "mmM" + "n." + "N" + "."
+    assert count_letters(text) == Counts(rounds=4, judged=5, accepted=3)
+    assert count_letters("") == Counts()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,20 +12,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from dvi.config import DrafterConfig
-from dvi.decoding.startup import load_model
+from dvi.config import DrafterConfig, DviConfig
+from dvi.decoding.batch import decode_batch
+from dvi.decoding.startup import Loaded, Outlets, engine_on, load_model
+from dvi.drafting.ground import draft_fingerprint
+from dvi.registry import Registry
 from dvi.study.arms import OBJECTIVES, Arm, Setting
 from dvi.study.memory import recall
 from dvi.study.record import Recording
 from dvi.study.results import ArmResult
+from dvi.study.rounds import Counts, count, count_letters, letters
 from dvi.study.run import LIVE_REQUESTS, Kit, Models, config_of, run_arm
+from dvi.study.simulate import Progress, Served, simulate
+from dvi.study.sources import Setup, servers
 from dvi.study.states import CachedStates
 from dvi.study.streams import StreamPlan
-from dvi.types import Source
+from dvi.types import AcceptanceCounts, DecodeRequest, Source
 from tests.rigs import make_model_folder
 from trainers.answers import Answerer
 from trainers.batch import make_batch
+from trainers.build import Ground, build_training
 from trainers.examples import Example
+from trainers.prepared import open_rows
 from trainers.shallow import ShallowStates
 
 PER_DOMAIN = 8
@@ -89,10 +99,11 @@ def check(found: ArmResult) -> None:
     """A trained version was compared with the engine, and nothing differed."""
     assert found.promoted > 0
     assert found.requests[-1].version > 0
-    live = found.live
-    assert live["same_answers"] == live["requests"] == LIVE_REQUESTS
-    assert live["simulated_judged"] == live["live_judged"] > 0
-    assert live["simulated_accepted"] == live["live_accepted"]
+    assert list(found.live) == ["neural", "auto"]
+    for live in found.live.values():
+        assert live["same_answers"] == live["requests"] == LIVE_REQUESTS
+        assert live["simulated_judged"] == live["live_judged"] > 0
+        assert live["simulated_accepted"] == live["live_accepted"]
 
 
 def test_simulated_acceptance_is_the_engine_s(block: ArmResult) -> None:
@@ -106,6 +117,60 @@ def test_simulated_acceptance_is_the_engine_s_for_every_objective(
     common: list[str], recording: Recording, kind: str, objective: str
 ) -> None:
     check(run(common, recording, f"objective={objective}", f"drafter={kind}"))
+
+
+def test_the_draft_alone_is_the_same_in_rounds_and_in_letters(block: ArmResult) -> None:
+    for row in block.requests:
+        hits = [hit == "1" for hit in row.hits]
+        assert count_letters(row.walks["neural"]) == count(hits, block.draft_len, row.max_tokens)
+
+
+def served_live(
+    loaded: Loaded, config: DviConfig, registry: Registry, rows: Sequence[Served]
+) -> list[AcceptanceCounts]:
+    """The same requests by one engine that takes each version when the simulation did."""
+    engine = engine_on(loaded, config, Outlets()).engine
+    drafter = engine.parts.drafter
+    counts = []
+    for row in rows:
+        adapter = registry.read(row.version) if row.version else None
+        drafter.load(drafter.prepare(adapter))
+        trace = row.trace
+        request = DecodeRequest(trace.request_id, trace.prompt_ids, trace.sampling)
+        (answer,) = decode_batch(engine, [request])
+        assert answer.token_ids == trace.output_ids
+        counts.append(answer.counts)
+    return counts
+
+
+@pytest.mark.parametrize("draft_len", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_whole_stream_of_auto_is_the_engine_s(
+    common: list[str], recording: Recording, draft_len: int, tmp_path: Path
+) -> None:
+    """Request for request and source for source, over promotions, tries of either source and a
+    memory that fills."""
+    torch.set_num_threads(1)
+    words = ["drafter=auto", f"decoding.draft_len={draft_len}", "decoding.probe_interval_rounds=8"]
+    config = config_of([*common, *words])
+    loaded = load_model(config)
+    registry = Registry(tmp_path / "adapters", 100)
+    with open_rows(tmp_path, config.replay) as store:
+        base = draft_fingerprint(loaded.path, config)
+        ground = Ground(loaded.target, base, store, registry, tmp_path / "trainer")
+        stream = [recording[one] for one in PLAN.requests(0)]
+        rows = list(simulate(build_training(config, ground), stream, draft_len, Progress()))
+    assert len({row.version for row in rows}) > 2
+    server = servers(Setup(config, loaded.tokenizer.detokenizer))["auto"]
+    total: Counter[Source] = Counter()
+    for row, live in zip(rows, served_live(loaded, config, registry, rows), strict=True):
+        rounds = server.serve(row.trace, row.guess)
+        assert count_letters(letters(rounds)) == Counts(live.rounds, live.judged, live.accepted)
+        for source, own in live.by_source.items():
+            judged = [len(one.proposed_ids) for one in rounds if one.source is source]
+            assert sum(judged) == own.judged
+            total[source] += own.judged
+    assert total[Source.NEURAL] > 0
+    assert total[Source.MEMORY] > 0
 
 
 @pytest.mark.slow
