@@ -22,6 +22,15 @@ from dvi.modeling.threads import set_thread_modes
 STOP_TIMEOUT_S = 10.0
 
 Result = TypeVar("Result")
+_left: list[threading.Thread] = []  # of servers that have ended
+
+
+def is_one_left() -> bool:
+    """Whether a decode thread outlived its server, deep in a tensor operation.
+
+    The interpreter must not end such a process: it would abort.
+    """
+    return any(thread.is_alive() for thread in _left)
 
 
 class EngineThread:
@@ -53,12 +62,13 @@ class EngineThread:
     def __exit__(self, *_error: object) -> None:
         """Stop after the current step or call; who still runs ends as failed.
 
-        Also a model that is being loaded is waited for: a process that ends below a tensor
-        operation of another thread aborts.
+        Also a model that is being loaded is waited for, but not for ever: see ``is_one_left``.
         """
         self._stop.set()
         self._calls.put(lambda: None)
         self._thread.join(STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            _left.append(self._thread)
 
     def is_alive(self) -> bool:
         """Whether the thread runs."""

@@ -15,6 +15,7 @@ from dvi.config import DviConfig
 from dvi.config.secrets import mask
 from dvi.decoding.startup import NotDeterministic
 from dvi.modeling.threads import set_thread_modes
+from serving.engine_thread import is_one_left
 from serving.http_server import PortTaken
 from serving.server import Server, running_server, survey
 from serving.signals import StopRequested, StopSignals
@@ -76,6 +77,13 @@ def _run(config: DviConfig, run_dir: Path) -> None:
 
 def serve(config: DviConfig, run_dir: Path) -> int:
     """Serve until SIGTERM or Ctrl-C; main thread only. 0 drained, 1 failed, 2 wrong config."""
+    status = _served(config, run_dir)
+    if is_one_left():
+        os._exit(status)
+    return status
+
+
+def _served(config: DviConfig, run_dir: Path) -> int:
     try:
         _run(config, run_dir)
     except StopRequested:

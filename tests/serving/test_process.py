@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,13 +20,14 @@ import pytest
 import torch
 
 from dvi.config import DviConfig
+from dvi.config.io import dump_config
 from dvi.decoding.startup import NotDeterministic
 from dvi.registry import Registry
 from serving.http_server import bind
 from serving.main import serve
 from serving.state_folder import StateFolderBusy, locked_state_folder, user_key
 from tests.serving.live import live_server, tiny_config, wait_for
-from tests.serving.processes import Process, is_alive, server_process
+from tests.serving.processes import RUN, Process, is_alive, server_process
 
 PROMPT = "SELECT name FROM orders"
 
@@ -183,6 +185,35 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
     assert out == ""
     assert err.count("\n") == 1, err
     return err
+
+
+# The model is loaded for as long as a busy machine may take, in operations that hold no lock.
+LOADING = """
+import time, torch, serving.engine_thread, serving.server
+serving.engine_thread.STOP_TIMEOUT_S = 0.2
+def load(*_):
+    print("loading", flush=True)
+    end_s, ones = time.monotonic() + 20, torch.ones(700, 700)
+    while time.monotonic() < end_s:
+        ones @ ones
+    raise ValueError("too late")
+serving.server.build_runtime = load
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_model_is_loading_ends_the_process_with_0_and_without_an_abort(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    dump_config(tiny_config(tiny_model, tmp_path / "state"), tmp_path / "config.json")
+    words = [sys.executable, "-c", LOADING + RUN, str(tmp_path / "config.json"), str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        assert server.stdout.readline() == b"loading\n"
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+        assert server.stderr.read() == b""
 
 
 def test_a_taken_port_is_one_line_and_1_before_the_model_is_read(
