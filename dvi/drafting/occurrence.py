@@ -22,7 +22,7 @@ LEAST_PLACE_TOKENS = 2
 
 
 class Copy(NamedTuple):
-    """A token that an earlier text held before, and the one in that place of ours, as offsets."""
+    """Where an earlier text, and ours, are in the words that they repeat; as offsets."""
 
     there: int
     here: int
@@ -42,7 +42,7 @@ class Occurrence:
 
     text: Sequence[int]
     place: int  # offset in ``text`` of the token that follows; END after the last
-    copied: Copy | None = None  # the token before it, if it was a copy
+    copied: Copy | None = None  # the token before it, if that was a copy
 
     @property
     def token(self) -> int:
@@ -64,26 +64,36 @@ def listen(occurrences: Sequence[Occurrence], ours: OurText) -> list[Saying]:
     """
     going_on = [one for one in occurrences if one.token != END]
     are_alike = len(going_on) > 1 and len({one.token for one in going_on}) == 1
-    copies = [None if are_alike else find_copy(one, ours) for one in going_on]
-    return [
-        Saying(
-            one.token if copy is None else ours.ids[copy.here],
-            Occurrence(one.text, one.place + 1, copy),
-        )
-        for one, copy in zip(going_on, copies, strict=True)
-    ]
+    return [literal(one) if are_alike else say(one, ours) for one in going_on]
+
+
+def literal(one: Occurrence) -> Saying:
+    """Its own next token."""
+    return Saying(one.token, Occurrence(one.text, one.place + 1))
+
+
+def say(one: Occurrence, ours: OurText) -> Saying:
+    """Its own next token, or what ours has in the place that this is a copy of."""
+    copy = find_copy(one, ours)
+    if copy is None:
+        return literal(one)
+    waits = one.copied is not None and copy.there == one.copied.there
+    return Saying(ours.ids[copy.here], Occurrence(one.text, one.place + (not waits), copy))
 
 
 def find_copy(one: Occurrence, ours: OurText) -> Copy | None:
     """What the occurrence's next token is a copy of; None where it is none, or ours has no such
-    place. A copy of several tokens goes on where it is; of equal tokens the newest is the source,
+    place. A copy goes on where it is, also once the earlier text has left its own: our word may be
+    longer, and ends where ours goes on as theirs went on. Of equal tokens the newest is the source,
     and of equal places of ours the newest is meant.
     """
     if one.copied is not None:
         there, here = one.copied.there + 1, one.copied.here + 1
-        is_known = here < len(ours.ids) and ours.ids[here] != END
-        if is_known and one.text[there] == one.token:
+        following = ours.ids[here] if here < len(ours.ids) else END
+        if following != END and one.text[there] == one.token:
             return Copy(there, here)
+        if following not in (END, one.text[there]):
+            return Copy(there - 1, here)
     before = one.text[max(one.place - REACH_TOKENS, 0) : one.place][::-1]
     if END in before:
         before = before[: before.index(END)]

@@ -29,6 +29,12 @@ def test_a_copy_of_several_tokens_goes_on_where_it_is():
     assert ask(drafter, [1, 2, 61, 62, 63, 3, 10]) == (61, 62, 63, 12)
 
 
+def test_our_word_may_be_longer_and_ends_where_ours_goes_on_as_theirs_did():
+    drafter = memory()
+    drafter.remember([1, 2, 50, 3], [10, 50, 12, 13], "")
+    assert ask(drafter, [1, 2, 61, 62, 63, 3, 10], 5) == (61, 62, 63, 12, 13)
+
+
 def test_answers_that_copied_different_words_agree_on_ours():
     drafter = memory()
     for word in (50, 51, 52):
