@@ -13,7 +13,9 @@ class ModelConfig:
 
     path: str = option("smollm2-135m", "local folder, name from `dvi models list`, or hub id")
     revision: str | None = option(None, "hub revision; null is the default branch")
-    trust_remote_code: bool = option(False, "run code that a hub repository ships")
+    trust_remote_code: bool = option(
+        False, "false is the only value: no code that a repository ships is run"
+    )
     dtype: str = option(
         "float32", "weights and arithmetic", choices=("float32", "bfloat16", "float16")
     )

@@ -85,6 +85,10 @@ def check_value(leaf: Leaf, value: Any) -> Any:
 
 
 def _check_together(config: DviConfig) -> None:
+    if config.model.trust_remote_code:
+        raise ConfigError(
+            "`model.trust_remote_code` must be false: code that a repository ships is never run"
+        )
     decoding = config.decoding
     if decoding.draft_len > decoding.max_draft_len:
         raise ConfigError(

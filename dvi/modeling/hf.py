@@ -72,7 +72,6 @@ def read_spec(folder: Path, max_context_len: int) -> ModelSpec:
         o_bias=has_bias and architecture != "Qwen2ForCausalLM",
         qk_norm=architecture == "Qwen3ForCausalLM",
         tie_embeddings=bool(config.tie_word_embeddings),
-        max_position=config.max_position_embeddings,
     )
 
 

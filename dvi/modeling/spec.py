@@ -51,7 +51,6 @@ class ModelSpec:
     o_bias: bool = False
     qk_norm: bool = False
     tie_embeddings: bool = False
-    max_position: int = 1 << 20
 
     def __post_init__(self) -> None:
         assert self.num_heads % self.num_kv_heads == 0

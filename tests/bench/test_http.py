@@ -51,6 +51,12 @@ def test_rates_and_gaps_come_from_times_and_tokens() -> None:
     assert started.max == 1000.0
 
 
+def test_chunks_that_came_together_have_no_usual_gap() -> None:
+    for times_s in ((2.0, 2.0, 2.0, 9.0), (2.0,), ()):
+        one = Pass((Reply(0, 1.0, None, times_s, (1,) * len(times_s)),))
+        assert one.longest_gap_over_median() is None
+
+
 def test_a_stall_counts_where_it_overlaps_the_wait_of_who_joined() -> None:
     late = Reply(1, 10.0, None, (12.0,), (1,))
     before = Reply(0, 0.0, None, (1.0, 9.0, 9.9), (1, 1, 1))

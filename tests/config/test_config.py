@@ -152,6 +152,11 @@ def test_mask_leaves_ordinary_text_alone() -> None:
     assert mask(text) == text
 
 
+def test_nobody_is_told_that_the_code_of_a_repository_runs() -> None:
+    with pytest.raises(ConfigError, match="never run"):
+        from_mapping({"model": {"trust_remote_code": True}})
+
+
 def test_decoding_takes_the_cores_of_this_process_unless_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,9 +75,9 @@ class Pass:
         return sum(sum(reply.tokens) for reply in whole) / (end_s - start_s)
 
     def longest_gap_over_median(self) -> float | None:
-        """How much longer than usual a client waited once; None where no answer had two chunks."""
-        gaps = self.gaps_s()
-        return max(gaps) / statistics.median(gaps) if gaps else None
+        """How much longer than usual a client waited once; None where chunks came together."""
+        median_s = statistics.median(self.gaps_s() or [0.0])
+        return max(self.gaps_s()) / median_s if median_s else None
 
     def _whole(self) -> list[Reply]:
         return [reply for reply in self.replies if reply.error is None and reply.times_s]
