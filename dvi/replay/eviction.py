@@ -70,25 +70,28 @@ def live_bytes(connection: Connection) -> int:
 def evict_bytes(connection: Connection, num_bytes: int) -> int:
     """Delete oldest rows, kept ones last, until ``num_bytes`` are free; returns rows deleted."""
     deleted = 0
-    while num_bytes > 0 and (page := _oldest(connection)):
-        leaving: list[SizedRow] = []
-        for row in page:
-            if num_bytes <= 0:
-                break
-            leaving.append(row)
-            num_bytes -= row.num_bytes
+    while num_bytes > 0 and (leaving := _oldest(connection, num_bytes)):
         _delete(connection, leaving)
+        num_bytes -= sum(row.num_bytes for row in leaving)
         deleted += len(leaving)
     return deleted
 
 
-def _oldest(connection: Connection) -> list[SizedRow]:
-    rows = connection.execute(
+def _oldest(connection: Connection, num_bytes: int) -> list[SizedRow]:
+    """Rows that leave first, as many as hold ``num_bytes``, a chunk at most."""
+    found: list[SizedRow] = []
+    query = (
         select(*_SIZED)
         .order_by(traces.c.kept, traces.c.stored_s, traces.c.writer, traces.c.seq)
         .limit(_CHUNK)
     )
-    return [SizedRow(*row) for row in rows]
+    with connection.execute(query) as rows:  # most appends read one
+        for row in rows:
+            found.append(SizedRow(*row))
+            num_bytes -= row.num_bytes
+            if num_bytes <= 0:
+                break
+    return found
 
 
 def evict_where(connection: Connection, condition: ColumnElement[bool]) -> int:
