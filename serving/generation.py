@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from dvi.decoding import Outcome, QueueFull
@@ -72,12 +71,7 @@ class Generation:
         }
         return self
 
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Free what still runs and book the outcome."""
         if len(self._reasons) < len(self.plan.requests):
             self._cancel()

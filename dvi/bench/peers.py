@@ -6,6 +6,7 @@ Owns the peers as runners; all decode the same prompts in turn, cold, tokens cou
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,40 +28,23 @@ HF_PLAIN, HF_LOOKUP = "hf generate", "hf prompt lookup"
 
 @dataclass(frozen=True, slots=True)
 class HfRunner:
-    """`generate` on the whole batch at once."""
+    """`generate` on so many prompts at once."""
 
     name: str
     peer: HuggingFacePeer
     batch_size: int
+    lookup: bool = False  # with proposals from the prompt's own text
 
     def run(self, prompts: Sequence[Ids], how: How) -> list[Answer]:
         """See Runner; the next batch begins when the longest answer of this one ends."""
         answers: list[Answer] = []
+        start_s = time.perf_counter()
         for first in range(0, len(prompts), self.batch_size):
+            waited_s = time.perf_counter() - start_s
             batch = prompts[first : first + self.batch_size]
-            found = self.peer.generate(batch, how.max_tokens, how.temperature)
-            answers += [Answer(one.token_ids, one.first_token_s) for one in found]
+            found = self.peer.generate(batch, how.max_tokens, how.temperature, lookup=self.lookup)
+            answers += [Answer(one.token_ids, waited_s + one.first_token_s) for one in found]
         return answers
-
-    def phase_s(self) -> Mapping[Phase, float]:
-        """Not measured."""
-        return {}
-
-
-@dataclass(frozen=True, slots=True)
-class LookupRunner:
-    """`generate` with prompt lookup, one prompt after the other."""
-
-    name: str
-    peer: HuggingFacePeer
-
-    def run(self, prompts: Sequence[Ids], how: How) -> list[Answer]:
-        """See Runner."""
-        found = [
-            self.peer.generate_with_lookup(prompt, how.max_tokens, how.temperature)
-            for prompt in prompts
-        ]
-        return [Answer(one.token_ids, one.first_token_s) for one in found]
 
     def phase_s(self) -> Mapping[Phase, float]:
         """Not measured."""
@@ -101,7 +85,9 @@ def measure(bench: Bench) -> Section:
 
 def _peers(peer: HuggingFacePeer, cell: Cell) -> list[Runner]:
     plain = HfRunner(HF_PLAIN, peer, cell.batch_size)
-    return [plain] if cell.batch_size > 1 else [plain, LookupRunner(HF_LOOKUP, peer)]
+    if cell.batch_size > 1:  # transformers batches no lookup
+        return [plain]
+    return [plain, HfRunner(HF_LOOKUP, peer, 1, lookup=True)]
 
 
 PEERS = Part("peers", "Hugging Face generate, and vLLM if installed, beside ours", measure)

@@ -55,9 +55,17 @@ class HuggingFacePeer:
         return cls(model.to(device).eval(), end_token_ids)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], max_tokens: int, temperature: float, **more: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        temperature: float,
+        *,
+        lookup: bool = False,
     ) -> list[PeerAnswer]:
-        """Decode the prompts as one batch, padded on the left. ``more`` goes to `generate`."""
+        """Decode the prompts as one batch, padded on the left.
+
+        With ``lookup`` one prompt, with proposals looked up in its own text.
+        """
         longest = max(len(prompt) for prompt in prompts)
         pad = self._ends[0] if self._ends else 0
         rows = [[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
@@ -77,21 +85,12 @@ class HuggingFacePeer:
                 pad_token_id=pad,
                 stopping_criteria=StoppingCriteriaList([first]),
                 **sampling,
-                **more,
+                prompt_lookup_num_tokens=LOOKUP_TOKENS if lookup else None,
             )
         assert first.at_s is not None
         return [
             PeerAnswer(self._cut(row[longest:]), first.at_s - start_s) for row in output.tolist()
         ]
-
-    def generate_with_lookup(
-        self, prompt: Sequence[int], max_tokens: int, temperature: float
-    ) -> PeerAnswer:
-        """One prompt, with proposals looked up in its own text: transformers batches none."""
-        (answer,) = self.generate(
-            [prompt], max_tokens, temperature, prompt_lookup_num_tokens=LOOKUP_TOKENS
-        )
-        return answer
 
     def _cut(self, ids: list[int]) -> tuple[int, ...]:
         """Without the padding behind the end token."""

@@ -15,7 +15,6 @@ import queue
 import threading
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from dvi.config import ReplayConfig
@@ -92,12 +91,7 @@ class TraceWriter:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _run(self) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from dvi.bench.bench import Bench
+from dvi.bench.bench import Bench, Ids
 from dvi.bench.main import run_bench
 from dvi.bench.part import Bars, Grid, Lines, Part, Section
 from dvi.bench.parts import PARTS, chosen_parts
+from dvi.bench.peers import HfRunner
+from dvi.bench.race import How
 from dvi.bench.report import draw, print_section
 from dvi.bench.stats import quantile, ratios, spread
 from dvi.config import DviConfig
+from dvi.modeling.peer import PeerAnswer
 from dvi.modeling.tokenizer import Tokenizer
 from dvi.traffic.stream import DOMAINS
 
@@ -192,6 +197,24 @@ def test_a_curve_compares_every_pass_with_reading_the_weights(
     rows = Tokenizer.load(Path(config.model.path)).num_ids
     weights = 4 * (32 * 8 * (4 + 4 + 2 + 2) + 3 * 32 * 48) + rows * 32
     assert curve["weights_bytes"] == 4 * weights
+
+
+class SlowPeer:
+    """Takes 20 ms for every batch, 10 of them to its first tokens."""
+
+    def generate(
+        self, prompts: Sequence[Ids], max_tokens: int, temperature: float, *, lookup: bool
+    ) -> list[PeerAnswer]:
+        time.sleep(0.02)
+        return [PeerAnswer((1,), 0.01) for _ in prompts]
+
+
+def test_first_tokens_of_a_peers_later_batches_count_from_the_start_of_the_turn() -> None:
+    answers = HfRunner("hf", SlowPeer(), 2).run([(1,)] * 5, How(4, 0.0, 0))
+    first_s = [one.first_token_s for one in answers]
+    assert first_s == sorted(first_s)
+    assert min(first_s[2:4]) >= 0.02 + 0.01
+    assert first_s[4] >= 2 * 0.02 + 0.01
 
 
 def test_peers_answer_the_same_prompts_with_the_same_tokens(
