@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from dvi.config import DviConfig
-from dvi.doctor.finding import Finding, fault, ok, warning
-from dvi.doctor.model import broken_weights, memory_bytes, weight_files
+from dvi.doctor.finding import Finding, Level, fault, ok, warning
+from dvi.doctor.model import check_files, memory_bytes
 from dvi.modeling.pair import check_pair, local_draft_folder
 from dvi.modeling.resolve import local_model_path
-from dvi.modeling.spec import SUPPORTED, ModelRefused, read_json
+from dvi.modeling.spec import read_json
 
 NAME = "draft"
 
@@ -34,18 +34,9 @@ def check_draft(config: DviConfig) -> list[Finding]:
 
 def _check_folder(config: DviConfig, target: Path, draft: Path, mend: str) -> Finding:
     settings = read_json(draft / "config.json")
-    architecture = (settings.get("architectures") or ["unknown"])[0]
-    if architecture not in SUPPORTED:
-        raise ModelRefused(f"{draft}: {architecture} is not supported ({', '.join(SUPPORTED)})")
-    longest = int(settings.get("max_position_embeddings", 1 << 20))
-    if config.serving.max_context_len > longest:
-        message = f"{draft} knows {longest} positions, fewer than serving.max_context_len"
-        return fault(NAME, message, f"dvi serve serving.max_context_len={longest}")
-    for path in weight_files(draft):
-        if problem := broken_weights(path):
-            return fault(NAME, problem, mend)
+    found = check_files(NAME, config, draft, settings, (mend, mend))
+    if found.level is not Level.OK:
+        return found
     check_pair(target, draft)
     size = memory_bytes(config, draft, settings) / 2**30
-    return ok(
-        NAME, f"{draft}, {architecture}; {size:.1f} GiB beside the target, the target's tokens"
-    )
+    return ok(NAME, f"{found.message}; {size:.1f} GiB beside the target, the target's tokens")

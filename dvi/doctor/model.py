@@ -63,19 +63,31 @@ def _check_weights(config: DviConfig, folder: Path, settings: dict[str, Any]) ->
     again = f"rm -r {folder} && dvi models fetch {config.model.path}"
     if folder.name != config.model.path:
         again = f"copy the model to {folder} again"
+    return check_files("model", config, folder, settings, (_other_model(""), again))
+
+
+def check_files(
+    name: str,
+    config: DviConfig,
+    folder: Path,
+    settings: dict[str, Any],
+    mends: tuple[str, str],
+) -> Finding:
+    """Architecture, whole weight files, positions; ``mends`` get another model, or this again."""
+    other, again = mends
     architecture = (settings.get("architectures") or ["unknown"])[0]
     if architecture not in SUPPORTED:
         message = f"{folder}: {architecture} is not supported ({', '.join(SUPPORTED)})"
-        return fault("model", message, _other_model(""))
+        return fault(name, message, other)
     for path in weight_files(folder):
         if problem := broken_weights(path):
-            return fault("model", problem, again)
+            return fault(name, problem, again)
     longest = int(settings.get("max_position_embeddings", 1 << 20))
     if config.serving.max_context_len > longest:
         wanted = config.serving.max_context_len
-        message = f"serving.max_context_len={wanted}, the model knows {longest} positions"
-        return fault("model", message, f"dvi serve serving.max_context_len={longest}")
-    return ok("model", f"{folder}, {architecture}")
+        message = f"serving.max_context_len={wanted}, {folder} knows {longest} positions"
+        return fault(name, message, f"dvi serve serving.max_context_len={longest}")
+    return ok(name, f"{folder}, {architecture}")
 
 
 def broken_weights(path: Path) -> str:
