@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dvi.decoding.delivery import ANSWERED
 from dvi.decoding.session import Session
 from dvi.decoding.stats import Ledger, Phase
 from dvi.decoding.verdict import Commit, Verdict
+from dvi.sampling.top import top_logits
 from dvi.types import Round, Trace
 
 TraceSink = Callable[[Trace], None]
@@ -82,20 +82,16 @@ class TraceRecorder:
         self._drafts.pop(row, None)
 
     def _add(self, logged: Sequence[tuple[Session, Verdict, Commit]]) -> None:
-        """Read the target's top M and logsumexp of the kept positions in one transfer each."""
+        """Keep the target's top M and logsumexp of the kept positions of all sessions at once."""
         kept = [verdict.logits[: len(commit.delta.token_ids)] for _, verdict, commit in logged]
-        logits = torch.cat(kept).float()  # [C, V]
-        top = logits.topk(min(self._top_ids, logits.shape[-1]))
-        top_logits = top.values.numpy(force=True)  # [C, M], descending
-        top_ids = top.indices.to(torch.int32).numpy(force=True)  # [C, M]
-        logsumexp = logits.logsumexp(-1).numpy(force=True)  # [C]
+        top = top_logits(kept, self._top_ids)
         first = 0
         for session, _, commit in logged:
             last = first + len(commit.delta.token_ids)
             draft = self._drafts.setdefault(session.row, TraceDraft())
-            draft.top_ids.append(top_ids[first:last])
-            draft.top_logits.append(top_logits[first:last])
-            draft.logsumexp.append(logsumexp[first:last])
+            draft.top_ids.append(top.ids[first:last])
+            draft.top_logits.append(top.logits[first:last])
+            draft.logsumexp.append(top.logsumexp[first:last])
             draft.rounds.append(commit.round)
             first = last
 
