@@ -17,11 +17,6 @@ def option(
     low: float | None = None,
     high: float | None = None,
 ) -> Any:
-    """A dataclass field with its meaning; ``low`` and ``high`` are inclusive bounds.
-
-    A list or tuple default is copied for every instance.
-    """
+    """A dataclass field with its meaning; ``low`` and ``high`` are inclusive bounds."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -6,15 +6,17 @@ Owns the screen; on anything but a terminal it prints one line a finished block 
 from __future__ import annotations
 
 import sys
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from dvi.demo.answers import Answer, Block, split_blocks
+from dvi.demo.answers import BLOCK, Answer, Block, split_blocks
+from dvi.demo.report import block_row
 
-_COLUMNS = ("domain", "requests", "alpha", "tokens/round", "adapter", "tok/s")
+COLUMNS = ("domain", "requests", "alpha", "tokens/round", "adapter", "tok/s")
 
 
 def shown(value: float | None, digits: int = 2) -> str:
@@ -22,17 +24,16 @@ def shown(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def block_cells(block: Block) -> tuple[str, ...]:
-    """The cells of one row."""
-    first, last = block.adapter_versions
-    versions = f"v{first}" if first == last else f"v{first}-v{last}"
+def block_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cells of one row of the report's blocks."""
+    first, last = row["adapter_versions"]
     return (
-        block.domain,
-        f"{block.first + 1}-{block.last + 1}",
-        shown(block.acceptance_rate),
-        shown(block.tokens_per_round),
-        versions,
-        shown(block.tokens_per_s, 1),
+        row["domain"],
+        f"{row['requests'][0]}-{row['requests'][1]}",
+        shown(row["alpha"]),
+        shown(row["tokens_per_round"]),
+        f"v{first}" if first == last else f"v{first}-v{last}",
+        shown(row["tokens_per_s"], 1),
     )
 
 
@@ -63,16 +64,16 @@ class Board:
             self._live.update(self._table(blocks), refresh=True)
             return
         # A block is whole once a later one has begun; the last one is printed at ten answers.
-        whole = [block for block in blocks if block.last - block.first == 9]
+        whole = [block for block in blocks if block.last - block.first == BLOCK - 1]
         for block in whole[self._num_printed :]:
-            cells = zip(_COLUMNS, block_cells(block), strict=True)
+            cells = zip(COLUMNS, block_cells(block_row(block)), strict=True)
             print(f"{self._title}: " + "  ".join(f"{k} {v}" for k, v in cells), file=sys.stderr)
         self._num_printed = max(self._num_printed, len(whole))
 
     def _table(self, blocks: list[Block]) -> Table:
         table = Table(title=self._title)
-        for name in _COLUMNS:
+        for name in COLUMNS:
             table.add_column(name, justify="left" if name == "domain" else "right")
         for block in blocks:
-            table.add_row(*block_cells(block))
+            table.add_row(*block_cells(block_row(block)))
         return table

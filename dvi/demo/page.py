@@ -9,7 +9,7 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dvi.demo.board import shown
+from dvi.demo.board import COLUMNS, block_cells, shown
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem}
@@ -25,18 +25,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f"<table><tr>{cells}</tr>{body}</table>"
-
-
-def _block_cells(row: Mapping[str, Any]) -> list[str]:
-    first, last = row["adapter_versions"]
-    return [
-        row["domain"],
-        f"{row['requests'][0]}-{row['requests'][1]}",
-        shown(row["alpha"]),
-        shown(row["tokens_per_round"]),
-        f"{first}" if first == last else f"{first}-{last}",
-        shown(row["tokens_per_s"], 1),
-    ]
 
 
 def identity_line(name: str, row: Mapping[str, Any]) -> str:
@@ -75,7 +63,6 @@ def page(report: Mapping[str, Any], picture: str) -> str:
         for name in ("model", "drafter", "mode", "system_fingerprint", "created")
     ]
     about.append(("time", phase_line(report)))
-    head = ("domain", "requests", "alpha", "tokens/round", "adapter", "tok/s")
     title = "A draft that learns from its own traffic"
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
@@ -85,10 +72,10 @@ def page(report: Mapping[str, Any], picture: str) -> str:
         "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>",
         "<p>alpha is accepted / judged proposals; tokens per round includes the token that the "
         "target adds itself.</p>",
-        _table(head, [_block_cells(row) for row in report["blocks"]]),
+        _table(COLUMNS, [block_cells(row) for row in report["blocks"]]),
     ]
     if report["control_blocks"]:
         parts.append("<h2>The same stream with the trainer off</h2>")
-        parts.append(_table(head, [_block_cells(row) for row in report["control_blocks"]]))
+        parts.append(_table(COLUMNS, [block_cells(row) for row in report["control_blocks"]]))
     parts.append(_table(("about", ""), about))
     return "\n".join(parts) + "</html>\n"
