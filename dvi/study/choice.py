@@ -1,7 +1,8 @@
 """How ``auto`` fares: against either source alone, and after a shift.
 
 Owns two tables and their arithmetic; reads results and nothing else. All numbers are of rounds of
-the arm's K, so that alpha is accepted / judged as an engine counts it; means over seeds.
+the arm's K, means over seeds. Sources are compared by the rate in which silence is a miss: by
+accepted / judged a memory that proposes nothing where it knows nothing beats whoever tries there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from dvi.bench.part import Grid
-from dvi.study.measures import early, late, parts, whole
+from dvi.study.measures import early, late, parts
 from dvi.study.results import ArmResult, RequestRow
 from dvi.study.rounds import Counts, count_letters
 
@@ -19,6 +20,12 @@ Window = Callable[[Rows], Rows]
 FIRST = slice(0, 10)
 LATER = slice(50, 60)
 MEAN = "mean"  # over the stretches of a stream
+SERVERS = ("neural", "memory", "auto")
+MEASURES: dict[str, Callable[[Counts], float]] = {
+    "rate": lambda one: one.rate,
+    "judged": lambda one: one.alpha,
+    "tokens": lambda one: one.tokens_per_round,
+}
 
 
 def walked(rows: Rows, name: str) -> Counts:
@@ -42,19 +49,21 @@ def by_stretch(group: Sequence[ArmResult]) -> dict[str, list[Rows]]:
 
 
 def rate(seeds: Sequence[Rows], window: Window, name: str) -> float:
-    """Mean alpha of a window."""
-    return statistics.fmean(walked(window(rows), name).alpha for rows in seeds)
+    """Mean rate of a window."""
+    return statistics.fmean(walked(window(rows), name).rate for rows in seeds)
 
 
 def choice_values(seeds: Sequence[Rows]) -> dict[str, float]:
-    """Of one stretch: alpha of each, ``auto`` above the better one, its share of the memory."""
-    values = {name: rate(seeds, whole, name) for name in ("neural", "memory", "auto")}
+    """Of one stretch: every server's rates, ``auto`` above the better source, its memory share."""
+    sums = {name: [walked(rows, name) for rows in seeds] for name in SERVERS}
+    values: dict[str, float] = {}
+    for label, value in MEASURES.items():
+        own = {name: statistics.fmean(map(value, found)) for name, found in sums.items()}
+        values |= {f"{name} {label}": one for name, one in own.items()}
+        values[f"gain {label}"] = own["auto"] - max(own["neural"], own["memory"])
     text = "".join(row.walks["auto"] for rows in seeds for row in rows).lower()
-    return {
-        **values,
-        "gain": values["auto"] - max(values["neural"], values["memory"]),
-        "by memory": text.count("m") / max(1, text.count("m") + text.count("n")),
-    }
+    by_memory = text.count("m") / max(1, text.count("m") + text.count("n"))
+    return {**values, "by memory": by_memory}
 
 
 def recovery_values(seeds: Sequence[Rows], before: Sequence[Rows]) -> dict[str, float]:
@@ -98,15 +107,25 @@ def _with_mean(values: dict[str, dict[str, float]]) -> dict[str, dict[str, float
 
 def choice_grid(groups: Mapping[str, Sequence[ArmResult]]) -> Grid:
     """Either source alone and the choice between both."""
-    head = ("arm", "stretch", "neural", "memory", "auto", "auto - better", "of it by memory")
-    title = "alpha of rounds of the arm's K: either source alone, and the engine's choice"
+    head = (
+        "arm", "stretch", *SERVERS, "auto - better", "accepted / judged: auto - better",
+        "tokens a round", "of it by memory",
+    )  # fmt: skip
+    title = "rounds of the arm's K by either source alone and by the engine's choice: accepted of "
     rows = [
-        (arm, name, *_cells(own, "neural", "memory", "auto"), f"{own['gain']:+.3f}",
-         f"{own['by memory']:.2f}")
+        (
+            arm,
+            name,
+            *_cells(own, *(f"{one} rate" for one in SERVERS)),
+            f"{own['gain rate']:+.3f}",
+            f"{own['gain judged']:+.3f}",
+            ", ".join(f"{own[f'{one} tokens']:.2f}" for one in SERVERS),
+            f"{own['by memory']:.2f}",
+        )
         for arm, group in groups.items()
         for name, own in choices(group).items()
-    ]  # fmt: skip
-    return Grid(title, head, rows)
+    ]
+    return Grid(f"{title}judged, silence counted as a miss", head, rows)
 
 
 def recovery_grid(groups: Mapping[str, Sequence[ArmResult]]) -> Grid:
@@ -121,8 +140,8 @@ def recovery_grid(groups: Mapping[str, Sequence[ArmResult]]) -> Grid:
         for arm, group in groups.items()
         for name, own in recoveries(group).items()
     ]
-    title = "auto after a shift: alpha and its share of the last quarter; 1-10 of a domain that is "
-    return Grid(f"{title}back: of its first last quarter", head, rows)
+    title = "auto after a shift: the same rate, and its share of the last quarter; 1-10 of a domain"
+    return Grid(f"{title} that is back: of its first last quarter", head, rows)
 
 
 def _cells(values: Mapping[str, float], *labels: str) -> list[str]:

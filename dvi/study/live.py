@@ -14,7 +14,7 @@ from dvi.decoding.startup import Loaded, Outlets, engine_on
 from dvi.drafting.auto import sources_of
 from dvi.drafting.ground import learned_kind
 from dvi.registry import Adapter
-from dvi.study.rounds import Counts, count_letters, letters
+from dvi.study.rounds import Counts, count_letters
 from dvi.study.simulate import Guess
 from dvi.study.sources import Setup, servers
 from dvi.types import DecodeRequest, Trace
@@ -58,7 +58,7 @@ def _check(
         server.remember(trace)
     simulated = Counts()
     for trace, guess in zip(sample.traces, sample.guesses, strict=True):
-        simulated += count_letters(letters(server.serve(trace, guess)))
+        simulated += count_letters(server.serve(trace, guess))
     results = _decode(loaded, replace(setup, config=replace(setup.config, drafter=drafter)), sample)
     live = Counts()
     for result in results:

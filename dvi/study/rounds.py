@@ -4,7 +4,8 @@ Owns the walk; it counts as the engine does (the last kept token is the target's
 proposed for the last token that a limit allows). Knows neither drafts nor traces' tensors.
 Rounds in *letters*, one a token: ``n`` or ``m`` for an accepted proposal of the learned draft or
 the memory; for the target's own token, which ends a round, ``N`` or ``M`` where it stands in the
-place of a rejected proposal and ``.`` where none was rejected.
+place of a rejected proposal, ``-`` where less was proposed than asked for and all of it accepted,
+and ``.`` otherwise.
 Letters: n answer tokens, K draft length.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from dvi.types import Round, Source
 
-LETTERS = {Source.NEURAL: "n", Source.MEMORY: "m", Source.TARGET: "."}
+LETTERS = {Source.NEURAL: "n", Source.MEMORY: "m", Source.TARGET: ""}  # nothing proposed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,26 @@ class Counts:
     rounds: int = 0
     judged: int = 0
     accepted: int = 0
+    silent: int = 0  # rounds in which a source had less to say than it was asked
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
-            self.rounds + other.rounds, self.judged + other.judged, self.accepted + other.accepted
+            self.rounds + other.rounds,
+            self.judged + other.judged,
+            self.accepted + other.accepted,
+            self.silent + other.silent,
         )
 
     @property
     def alpha(self) -> float:
         """accepted / judged; 0 of nothing."""
         return self.accepted / self.judged if self.judged else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Alpha where silence counts as a miss; 0 of nothing."""
+        asked = self.judged + self.silent
+        return self.accepted / asked if asked else 0.0
 
     @property
     def tokens_per_round(self) -> float:
@@ -79,18 +90,17 @@ def count(hits: Sequence[bool], draft_len: int, max_tokens: int) -> Counts:
     )
 
 
-def letters(rounds: Sequence[Round]) -> str:
-    """Rounds of one answer in letters."""
-    text = ""
-    for one in rounds:
-        letter = LETTERS[one.source]
-        is_rejected = len(one.proposed_ids) > one.num_accepted
-        text += letter * one.num_accepted + (letter.upper() if is_rejected else ".")
-    return text
+def letters(one: Round, *, is_short: bool) -> str:
+    """A round in letters; ``is_short``: more proposals were asked for, and the answer went on."""
+    letter = LETTERS[one.source]
+    accepted = letter * one.num_accepted
+    if len(one.proposed_ids) > one.num_accepted:
+        return accepted + letter.upper()
+    return accepted + ("-" if is_short else ".")
 
 
 def count_letters(text: str) -> Counts:
     """Sums over rounds in letters."""
     rejected = sum(map(str.isupper, text))
     accepted = sum(map(str.islower, text))
-    return Counts(len(text) - accepted, accepted + rejected, accepted)
+    return Counts(len(text) - accepted, accepted + rejected, accepted, text.count("-"))

@@ -24,7 +24,7 @@ from dvi.drafting import Proposal
 from dvi.drafting.memory import MemoryDrafter
 from dvi.study.rounds import letters
 from dvi.study.simulate import Guess
-from dvi.types import DecodeRequest, Round, Source, Trace
+from dvi.types import DecodeRequest, Source, Trace
 
 ROW = 0
 NO_LOGITS = torch.empty(0, 0)  # nobody asks a recorded answer for log-probabilities
@@ -48,32 +48,34 @@ class Server:
         self._can_draft = can_draft
         self._controller = Controller(setup.config.decoding)
 
-    def serve(self, trace: Trace, guess: Guess) -> list[Round]:
-        """The rounds of one answer, which the memory then knows."""
+    def serve(self, trace: Trace, guess: Guess) -> str:
+        """The rounds of one answer in letters (``rounds.letters``); the memory then knows it."""
         decoder = self._setup.make_decoder(skip_special_tokens=trace.sampling.skip_special_tokens)
         request = DecodeRequest(trace.request_id, trace.prompt_ids, trace.sampling)
         session = Session(request, ROW, self._setup.config.serving.max_context_len, decoder)
-        rounds = []
+        text = ""
         while session.finish_reason is None:
-            rounds.append(self._round(session, trace, guess))
+            text += self._round(session, trace, guess)
         self.remember(trace)
         if self._memory is not None:
             self._memory.release(ROW)
-        return rounds
+        return text
 
     def remember(self, trace: Trace) -> None:
         """Let the memory, if there is one, learn an answer."""
         if self._memory is not None:
             self._memory.remember(trace.prompt_ids, trace.output_ids, "")
 
-    def _round(self, session: Session, trace: Trace, guess: Guess) -> Round:
+    def _round(self, session: Session, trace: Trace, guess: Guess) -> str:
         """As ``Engine.step``, for one session."""
+        most = self._controller.most_proposals(session)
         offers = self._offers(session, guess)
         (plan,) = self._controller.plan([session], offers)
         proposal = _proposed(plan, offers.recalled[0], guess, session.num_generated)
         commit = session.commit(_verdict(proposal, trace.output_ids[session.num_generated :]))
         self._controller.learn([session], [proposal], [commit])
-        return commit.round
+        is_short = session.finish_reason is None and len(proposal.ids) < most
+        return letters(commit.round, is_short=is_short)
 
     def _offers(self, session: Session, guess: Guess) -> Offers:
         most, recalled = self._controller.most_proposals(session), NOTHING
@@ -114,9 +116,8 @@ def servers(setup: Setup) -> Mapping[str, Server]:
 
 
 def serve_all(setup: Setup, stream: Sequence[tuple[Trace, Guess]]) -> list[dict[str, str]]:
-    """Every answer by every server, in letters (``rounds.letters``)."""
+    """Every answer by every server, see ``Server.serve``."""
     by_name = servers(setup)
     return [
-        {name: letters(one.serve(trace, guess)) for name, one in by_name.items()}
-        for trace, guess in stream
+        {name: one.serve(trace, guess) for name, one in by_name.items()} for trace, guess in stream
     ]

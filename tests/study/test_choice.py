@@ -23,11 +23,20 @@ def test_auto_is_compared_with_the_better_source_of_each_stretch() -> None:
     b = replace(walked("n.", "mM", "nN"), domain="b")
     found = choices([result([a, a, b])])
     assert list(found) == ["a", "b", MEAN]
-    assert found["a"]["gain"] == pytest.approx(2 / 3 - 1 / 2)
-    assert found["b"]["gain"] == pytest.approx(1 / 2 - 1)
-    assert found[MEAN]["gain"] == pytest.approx((1 / 6 - 1 / 2) / 2)
+    assert found["a"]["gain judged"] == pytest.approx(2 / 3 - 1 / 2)
+    assert found["b"]["gain judged"] == pytest.approx(1 / 2 - 1)
+    assert found[MEAN]["gain judged"] == pytest.approx((1 / 6 - 1 / 2) / 2)
     assert found["a"]["by memory"] == pytest.approx(2 / 3)  # of judged proposals
     assert found["b"]["by memory"] == 0
+
+
+def test_silence_is_a_miss_when_sources_are_compared() -> None:
+    """The memory is right in one of two rounds and says nothing in the other; auto tries there."""
+    found = choices([result([walked("nN", "m.-", "m.N")])])["a"]
+    assert (found["memory judged"], found["memory rate"]) == (1, 1 / 2)
+    assert found["auto judged"] == found["auto rate"] == 1 / 2
+    assert (found["gain judged"], found["gain rate"]) == (-1 / 2, 0)
+    assert found["memory tokens"] == found["auto tokens"] == 3 / 2
 
 
 def stretch(domain: str, first: str, then: str, later: str) -> list[RequestRow]:

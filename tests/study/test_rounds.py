@@ -57,12 +57,18 @@ def test_counts_add_up_and_nothing_has_no_rate() -> None:
 
 def test_rounds_in_letters_keep_source_and_counts() -> None:
     rounds = [
-        Round(Source.MEMORY, 0, (5, 6, 7), (), 2),  # the third was rejected
-        Round(Source.NEURAL, 3, (8,), (-0.1,), 1),  # K = 1: nothing was
-        Round(Source.NEURAL, 3, (9,), (-0.1,), 0),
-        Round(Source.TARGET, 0, (), (), 0),
+        (Round(Source.MEMORY, 0, (5, 6, 7), (), 2), False),  # the third was rejected
+        (Round(Source.NEURAL, 3, (8, 9), (-0.1, -0.1), 2), False),  # K were accepted
+        (Round(Source.NEURAL, 3, (9,), (-0.1,), 0), True),  # one proposed, and rejected
+        (Round(Source.MEMORY, 0, (4,), (), 1), True),  # it had no more to say
+        (Round(Source.TARGET, 0, (), (), 0), True),  # nothing at all
+        (Round(Source.TARGET, 0, (), (), 0), False),  # nothing was asked for the last token
     ]
-    text = letters(rounds)
-    assert text == "mmM" + "n." + "N" + "."
-    assert count_letters(text) == Counts(rounds=4, judged=5, accepted=3)
+    text = "".join(letters(one, is_short=short) for one, short in rounds)
+    assert text == "mmM" + "nn." + "N" + "m-" + "-" + "."
+    found = count_letters(text)
+    assert found == Counts(rounds=6, judged=7, accepted=5, silent=2)
+    assert found.alpha == 5 / 7
+    assert found.rate == 5 / 9
+    assert found + found == Counts(12, 14, 10, 4)
     assert count_letters("") == Counts()
