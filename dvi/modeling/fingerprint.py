@@ -49,7 +49,8 @@ def base_fingerprint(
         fresh[key] = known.get(key) or _hash_file(file)
         digest.update(f"{file.name} {fresh[key]}\n".encode())
     if not fresh.items() <= known.items():
-        _remember(memory, known | fresh)
+        others = {key: value for key, value in known.items() if _is_current(key)}
+        _remember(memory, others | fresh)
     return digest.hexdigest()
 
 
@@ -84,6 +85,12 @@ def system_fingerprint(
 def _key(file: Path) -> str:
     stat = file.stat()
     return f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+
+
+def _is_current(key: str) -> bool:
+    """Whether the file is there as it was; others are not remembered for ever."""
+    file = Path(key.rsplit("|", 2)[0])
+    return file.is_file() and _key(file) == key
 
 
 def _hash_file(file: Path) -> str:

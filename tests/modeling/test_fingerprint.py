@@ -42,8 +42,9 @@ def test_base_does_not_depend_on_place_or_memory(folder: Path, tmp_path: Path) -
     shutil.copytree(folder, tmp_path / "copy")
     want = base_fingerprint(folder, 2, 2, tmp_path / "a.json")
     assert base_fingerprint(tmp_path / "copy", 2, 2, tmp_path / "b.json") == want
-    (tmp_path / "a.json").write_text("broken")
-    assert base_fingerprint(folder, 2, 2, tmp_path / "a.json") == want
+    for broken in (b"broken", b"\xff\xfe"):
+        (tmp_path / "a.json").write_bytes(broken)
+        assert base_fingerprint(folder, 2, 2, tmp_path / "a.json") == want
     unwritable = tmp_path / "a.json" / "file.json"
     assert base_fingerprint(folder, 2, 2, unwritable) == want
 
@@ -63,6 +64,18 @@ def test_files_are_read_once_and_again_when_touched(
     os.utime(folder / "tokenizer.json", ns=(1, 1))
     base_fingerprint(folder, 2, 2, memory)
     assert read[3:] == ["tokenizer.json"]
+
+
+def test_files_that_are_gone_or_were_changed_are_forgotten(folder: Path, tmp_path: Path) -> None:
+    memory = tmp_path / "hashes.json"
+    base_fingerprint(folder, 2, 2, memory)
+    for _ in range(3):
+        shutil.copytree(folder, tmp_path / "other")
+        base_fingerprint(tmp_path / "other", 2, 2, memory)
+        os.utime(tmp_path / "other" / "config.json", ns=(1, 1))
+        base_fingerprint(tmp_path / "other", 2, 2, memory)
+        assert len(json.loads(memory.read_text())) == 6
+        shutil.rmtree(tmp_path / "other")
 
 
 def test_system_fingerprint_depends_on_mode_dtype_base_and_quantization() -> None:
