@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dvi.replay import ReplayStore, RowKey, StoredTrace
 from dvi.types import Trace
 from trainers.batch import is_usable
-from trainers.counts import TokenCounts
+from trainers.head_rows import TokenCounts
 from trainers.intake import Intake
 
 

@@ -16,7 +16,7 @@ from tests.trainers.conftest import WorldMaker
 from tests.trainers.test_learner import learner_on
 from tests.trainers.world import DRAFTER, VOCAB, LiveDraft, greedy, prompt_of
 from trainers.batch import make_batch
-from trainers.counts import HALF_LIFE_TRACES, TokenCounts
+from trainers.head_rows import HALF_LIFE_TRACES, TokenCounts
 from trainers.stream import replay_stream
 from trainers.subset import step_columns
 
