@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dvi.modeling.cache import KvCache
 from dvi.modeling.linear import Matrix, Packing, make_matrix
+from dvi.modeling.norm import RmsNorm
 from dvi.modeling.plan import Plan, Span
 from dvi.modeling.spec import ModelSpec
 
@@ -45,11 +46,11 @@ class Layer:
     """A layer ready to run; ``plain_weights`` gives its tensors back."""
 
     spec: ModelSpec
-    input_norm: Tensor  # [H]
+    input_norm: RmsNorm
     qkv: Matrix
     qk_norm: Tensor | None  # [num_heads + num_kv_heads, D]
     o: Matrix
-    post_norm: Tensor  # [H]
+    post_norm: RmsNorm
     gate_up: Matrix
     down: Matrix
 
@@ -64,11 +65,11 @@ def make_layer(weights: LayerWeights, spec: ModelSpec, packing: Packing) -> Laye
     qkv = torch.cat((weights.q, weights.k, weights.v))
     return Layer(
         spec=spec,
-        input_norm=weights.input_norm,
+        input_norm=RmsNorm(weights.input_norm, spec.norm_eps, packing),
         qkv=make_matrix(qkv, _join_biases(weights), packing),
         qk_norm=_join_norms(weights, spec),
         o=make_matrix(weights.o, weights.o_bias, packing),
-        post_norm=weights.post_norm,
+        post_norm=RmsNorm(weights.post_norm, spec.norm_eps, packing),
         gate_up=make_matrix(torch.cat((weights.gate, weights.up)), None, packing),
         down=make_matrix(weights.down, None, packing),
     )
@@ -84,12 +85,12 @@ def plain_weights(layer: Layer) -> LayerWeights:
     biases = (None,) * 3 if layer.qkv.bias is None else torch.split(layer.qkv.bias, sizes)
     norms = layer.qk_norm
     return LayerWeights(
-        input_norm=layer.input_norm,
+        input_norm=layer.input_norm.weight,
         q=q,
         k=k,
         v=v,
         o=layer.o.plain(),
-        post_norm=layer.post_norm,
+        post_norm=layer.post_norm.weight,
         gate=gate,
         up=up,
         down=layer.down.plain(),
@@ -108,8 +109,7 @@ def run_layer(layer: Layer, hidden: Tensor, plan: Plan, cache: KvCache, cache_la
     _store(layer, qkv, plan, cache, cache_layer)
     mixed = _attend(layer, qkv, plan, cache, cache_layer)  # [N, num_heads * D]
     hidden = layer.o(mixed).add_(hidden)
-    normed = F.rms_norm(hidden, hidden.shape[-1:], layer.post_norm, layer.spec.norm_eps)
-    gate, up = layer.gate_up(normed).chunk(2, -1)
+    gate, up = layer.gate_up(layer.post_norm(hidden)).chunk(2, -1)
     return layer.down(F.silu(gate).mul_(up)).add_(hidden)
 
 
@@ -124,8 +124,7 @@ def write_kv(layer: Layer, hidden: Tensor, plan: Plan, cache: KvCache, cache_lay
 def _project(layer: Layer, hidden: Tensor, plan: Plan) -> Tensor:
     """Norm, fused projection, q and k norms, rotation: [N, qkv_heads, D]."""
     spec = layer.spec
-    normed = F.rms_norm(hidden, hidden.shape[-1:], layer.input_norm, spec.norm_eps)
-    qkv = layer.qkv(normed).view(-1, spec.qkv_heads, spec.head_dim)
+    qkv = layer.qkv(layer.input_norm(hidden)).view(-1, spec.qkv_heads, spec.head_dim)
     if layer.qk_norm is not None:
         rotated = qkv[:, : layer.qk_norm.shape[0]]
         rotated.copy_(F.rms_norm(rotated, (spec.head_dim,), None, spec.norm_eps) * layer.qk_norm)

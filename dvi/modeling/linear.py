@@ -83,6 +83,7 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None, packing: Packing) -> None:
         self.weight = weight  # [O, I]
         self.bias = bias  # [O]
+        self._columns = weight.t()
         self.packed = None if packing is Packing.PLAIN else _pack(weight)
         self.plain_max_rows = _plain_max_rows(weight, packing)
         if self.packed is not None:
@@ -97,7 +98,7 @@ class Linear:
         """[n, I] -> [n, O]."""
         num_rows = x.shape[0]
         if num_rows <= self.plain_max_rows:
-            return F.linear(x, self.weight, self.bias)
+            return self._product(x)
         added = compiled_rows(num_rows) - num_rows
         if added == 0:
             return self._compiled(x)
@@ -115,9 +116,15 @@ class Linear:
         for num_rows in range(1, COMPILED_AT_LOAD + 1):
             self(self.weight.new_zeros(num_rows, self.weight.shape[1]))
 
+    def _product(self, x: Tensor) -> Tensor:
+        """F.linear without its dispatch, which is felt at one row."""
+        if self.bias is None:
+            return torch.mm(x, self._columns)
+        return torch.addmm(self.bias, x, self._columns)
+
     def _compiled(self, x: Tensor) -> Tensor:
         if self.packed is None:
-            return F.linear(x, self.weight, self.bias)
+            return self._product(x)
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
 

@@ -168,7 +168,7 @@ def target_hash(target: TargetModel) -> str:
     for index in range(target.spec.num_layers):
         layer = target.layer(index)
         tensors += [matrix.weight for matrix in layer.matrices]
-        tensors += [layer.input_norm, layer.post_norm]
+        tensors += [layer.input_norm.weight, layer.post_norm.weight]
     for tensor in tensors:
         digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
