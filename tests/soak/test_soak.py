@@ -27,7 +27,7 @@ from tests.serving.processes import server_process
 from tests.soak.traffic import LEAVER_TOKENS, Draft, Mix, Tally, resident_bytes, run_mix
 
 NUM_REQUESTS = int(os.environ.get("DVI_SOAK_REQUESTS", "20000"))
-NUM_PLAIN_REQUESTS = 8000
+NUM_PLAIN_REQUESTS = 4000
 # A stationary stream exceeds 4.5 standard errors in one of four quarters once in 37,000 runs.
 MAX_STANDARD_ERRORS = 4.5
 MAX_GROWTH = 0.03  # of resident memory, last quarter over the second
