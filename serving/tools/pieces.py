@@ -49,4 +49,6 @@ def whole_call(text: str, is_marked: bool) -> tuple[str, str] | None:
         arguments = _as_object(arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
-    return name, json.dumps(arguments, ensure_ascii=False)
+    written = json.dumps(arguments, ensure_ascii=False)
+    # A lone surrogate, which no answer can carry, becomes the escape that the model wrote.
+    return name, written.encode(errors="backslashreplace").decode()

@@ -41,6 +41,11 @@ MARKED: dict[str, tuple[str, str, Calls]] = {
         "",
         [("weather", '{"city": "x"}')],
     ),
+    "surrogate alone": (
+        '<tool_call>{"arguments": {"city": "\\ud800東"}, "name": "weather"}</tool_call>',
+        "",
+        [("weather", '{"city": "\\ud800東"}')],
+    ),
     "name only": ('<tool_call>{"name": "clock"}</tool_call>', "", [("clock", "{}")]),
     "JSON in JSON": (
         '<tool_call>{"name": "weather", "arguments": "{\\"city\\": \\"x\\"}"}</tool_call>',
