@@ -65,7 +65,7 @@ def as_json(raw: bytes) -> Any:
     try:
         return from_json(raw.removeprefix(codecs.BOM_UTF8), allow_inf_nan=False)
     except ValueError as error:
-        raise invalid("The body is not valid JSON in UTF-8.", None) from error
+        raise invalid(f"The body is no JSON in UTF-8 that can be read: {error}.", None) from error
 
 
 def _param(location: tuple[int | str, ...]) -> str | None:

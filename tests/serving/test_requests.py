@@ -277,6 +277,15 @@ def test_a_byte_order_mark_and_deep_nesting_are_json(server: FakeServer) -> None
         assert answer.status_code == 200
 
 
+def test_a_body_that_cannot_be_read_says_what_and_where(server: FakeServer) -> None:
+    headers = {"content-type": "application/json"}
+    for body, reason in ((b'{"a": 1,}', "trailing comma"), (b"[" * 300, "recursion limit")):
+        answer = server.http.post("/v1/completions", content=body, headers=headers)
+        message = answer.json()["error"]["message"]
+        assert reason in message
+        assert "at line 1 column" in message
+
+
 def test_user_hashes_are_stable_and_keyed() -> None:
     one, other = fake_model(), fake_model(user_key=b"z" * 32)
     assert one.hash_user("ann") == one.hash_user("ann") != one.hash_user("bob")

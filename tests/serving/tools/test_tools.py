@@ -198,7 +198,7 @@ def of_call(**function: Any) -> dict[str, Any]:
 
 
 NESTED: dict[str, Any] = {"type": "object"}
-for _ in range(300):
+for _ in range(90):
     NESTED = {"properties": {"a": NESTED}}
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("tools", {"tools": "weather"}),
