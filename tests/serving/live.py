@@ -41,11 +41,12 @@ MEASURED = {
     "train_agreement": 0.7,
     "training_id": 2.2e14,
 }
+NEVER = 1_000_000
 
 
 def tiny_config(model: Path, state: Path) -> DviConfig:
     """Deterministic, so that answers are equal bits whatever runs beside them; no trainer; a
-    promoted version drafts at once: tests that mean the canary switch it on.
+    promoted version drafts at once and stays: tests that mean canary or guard switch them on.
     """
     return DviConfig(
         state_dir=str(state),
@@ -56,7 +57,7 @@ def tiny_config(model: Path, state: Path) -> DviConfig:
         registry=RegistryConfig(poll_interval_s=0.02),
         tracking=TrackingConfig(interval_s=0.2),
         trainer=TrainerConfig(enabled=False),
-        drift=DriftConfig(canary_share=0.0),
+        drift=DriftConfig(canary_share=0.0, guard_min_proposals=NEVER),
     )
 
 
