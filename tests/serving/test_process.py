@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from dvi.decoding.startup import NotDeterministic
 from dvi.registry import Registry
 from serving.http_server import bind
 from serving.main import serve
-from serving.state_folder import StateFolderBusy, locked_state_folder, user_key
+from serving.state_folder import StateFolderBusy, locked_state_folder
 from tests.serving.live import live_server, tiny_config, wait_for
 from tests.serving.processes import RUN, Process, is_alive, server_process
 
@@ -270,33 +269,3 @@ def test_a_machine_that_cannot_keep_determinism_is_one_line_and_1(
     monkeypatch.setattr("serving.server.build_runtime", refuse)
     assert serve(tiny_config(tiny_model, tmp_path / "state"), tmp_path) == 1
     assert "decoding.deterministic" in said(capsys)
-
-
-def test_the_state_folder_and_its_key_are_the_owners_only(tmp_path: Path) -> None:
-    with locked_state_folder(tmp_path / "state") as folder:
-        key = user_key(folder, folder)
-        assert user_key(folder, folder) == key
-        assert folder.stat().st_mode & 0o777 == 0o700
-        assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
-        (folder / "user_hash.key").write_bytes(b"short")
-        with pytest.raises(ValueError, match="user_hash"):
-            user_key(folder, folder)
-
-
-def test_servers_of_one_registry_hash_users_alike_whoever_starts_first(tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    folders = [tmp_path / f"state{i}" for i in range(8)]
-    with ThreadPoolExecutor(8) as pool:
-        keys = set(pool.map(lambda folder: user_key(shared, folder), folders))
-    assert len(keys) == 1
-    assert [path.name for path in shared.iterdir()] == ["user_hash.key"]  # no part is left
-
-
-def test_a_server_that_joins_a_registry_brings_its_key_only_if_there_is_none(
-    tmp_path: Path,
-) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    first, second = user_key(one, one), user_key(other, other)
-    assert first != second
-    assert user_key(tmp_path / "shared", one) == first
-    assert user_key(tmp_path / "shared", other) == first
