@@ -24,9 +24,8 @@ BodyKind = type[CompletionBody] | type[ChatBody]
 BodyT = TypeVar("BodyT", bound=BaseModel)
 READ_TIMEOUT_S = 60.0
 MAX_NAMED = 10  # complaints that one answer lists
-MAX_LOOKED_AT = (
-    2048  # items of a list, in a body that is refused anyway; longer ones are passed over
-)
+# Items of a list, in a body that is refused anyway; longer ones are passed over.
+MAX_LOOKED_AT = 2048
 
 
 @dataclass(frozen=True, slots=True)
