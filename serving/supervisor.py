@@ -139,7 +139,10 @@ class Supervisor:
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # our stdout carries the ready line only
-                start_new_session=True,  # Ctrl-C is for the server, which stops the trainer in turn
+                # Ctrl-C is for the server, which stops the trainer in turn. Not a session of its
+                # own: Linux divides cores among sessions first (autogroup), and the child's
+                # priority would count within its session only.
+                process_group=0,
             )
         except OSError as error:
             return f"not started: {error}"

@@ -44,6 +44,16 @@ def test_a_killed_child_is_started_again() -> None:
         os.kill(second, 0)
 
 
+def test_a_child_competes_with_us_by_its_priority_and_hears_no_ctrl_c() -> None:
+    """Linux divides cores among sessions first; a terminal's signals go to a process group."""
+    with Supervisor(SLEEPS, dict(os.environ)) as supervisor:
+        assert wait_for(supervisor.is_up)
+        pid = supervisor.pid()
+        assert pid is not None
+        assert os.getsid(pid) == os.getsid(0)
+        assert os.getpgid(pid) == pid != os.getpgid(0)
+
+
 def test_restarts_back_off() -> None:
     fails = [sys.executable, "-c", "raise SystemExit(3)"]
     with Supervisor(fails, dict(os.environ), first_pause_s=0.4) as supervisor:
