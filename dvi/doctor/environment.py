@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from dvi import __version__
 from dvi.config import DviConfig
-from dvi.config.cores import num_cores
+from dvi.config.cores import has_cpu_limit, num_cores
 from dvi.config.home import PACKAGE_DIR, dvi_home, in_checkout, state_dir
 from dvi.doctor.finding import Finding, fault, ok, warning
 
@@ -85,6 +85,9 @@ def check_threads(config: DviConfig) -> Finding:
         return fault("threads", message, "unset OMP_NUM_THREADS")
     if cores == 1 and config.trainer.enabled:
         return warning("threads", "one core: the trainer slows answers", "trainer.enabled=false")
+    if has_cpu_limit() and config.trainer.enabled:
+        message = f"{text}; training takes from the same limit on CPU time, whatever its priority"
+        return warning("threads", message, "docker run --cpuset-cpus=0-3 instead of --cpus=4")
     return ok("threads", text)
 
 

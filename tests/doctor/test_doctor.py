@@ -133,6 +133,19 @@ def test_more_threads_than_cores_and_a_disk_too_small_are_faults(config: DviConf
     assert check_disk(config).level is Level.FAULT
 
 
+def test_a_limit_on_cpu_time_that_training_shares_is_a_warning(
+    config: DviConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "num_cores", lambda: 4)
+    monkeypatch.setattr(environment, "has_cpu_limit", lambda: True)
+    config.trainer.enabled = True
+    finding = check_threads(config)
+    assert finding.level is Level.WARNING
+    assert "cpuset" in finding.mend
+    config.trainer.enabled = False
+    assert check_threads(config).level is Level.OK
+
+
 def test_a_gpu_that_is_asked_for_and_not_there_is_a_fault(config: DviConfig) -> None:
     config.model.device = "cuda"
     assert check_device(config, has_gpu=False).level is Level.FAULT
