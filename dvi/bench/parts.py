@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dvi.bench.curve import CURVE
 from dvi.bench.int8 import INT8
 from dvi.bench.live import LIVE
+from dvi.bench.net import NET
 from dvi.bench.part import Part
 from dvi.bench.peers import PEERS
 from dvi.bench.prefix import PREFIX
@@ -25,6 +26,7 @@ PARTS: Sequence[Part] = (
     PEERS,
     INT8,
     LIVE,
+    NET,
     CURVE,
     STEPS,
     SWAPS,

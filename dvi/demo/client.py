@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
@@ -106,11 +106,11 @@ def run_pass(
     return sorted(answers, key=lambda answer: answer.index)
 
 
-def pause_training(url: str) -> None:
-    """Ask the trainer to rest until it is told otherwise. Raises RequestFailed."""
+def tell_trainer(url: str, what: Literal["pause", "resume"]) -> None:
+    """Ask the trainer to rest until it is told otherwise, or to go on. Raises RequestFailed."""
     try:
         httpx.post(
-            f"{url}/admin/trainer/pause", json={}, timeout=REQUEST_TIMEOUT_S
+            f"{url}/admin/trainer/{what}", json={}, timeout=REQUEST_TIMEOUT_S
         ).raise_for_status()
     except httpx.HTTPError as error:
-        raise RequestFailed(f"pausing the trainer: {type(error).__name__} {error}") from error
+        raise RequestFailed(f"trainer, {what}: {type(error).__name__} {error}") from error

@@ -21,7 +21,7 @@ from dvi.config import DviConfig
 from dvi.config.home import demo_dir
 from dvi.demo.answers import Answer
 from dvi.demo.board import Board
-from dvi.demo.client import Pass, pause_training, run_pass
+from dvi.demo.client import Pass, run_pass, tell_trainer
 from dvi.demo.compare import Comparison, compare
 from dvi.demo.page import identity_line, page, phase_line, speed_line
 from dvi.demo.picture import save_png, svg
@@ -94,7 +94,7 @@ def _all_passes(run: Run, url: str) -> Passes:
     laps.lap("start")
     with Board("stream") as board:
         served = run_pass(url, run.prompts, run.ways(speculation=True), board.tell)
-    pause_training(url)
+    tell_trainer(url, "pause")
     laps.lap("stream")
     log.info("plain decoding, %d in flight, for the speed to compare with", demo.streams)
     sample = _speed_sample(run, url)
