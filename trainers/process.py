@@ -1,4 +1,4 @@
-"""What makes a background process a good neighbour: lowest priority, one a folder, no orphan.
+"""What makes a background process a good neighbour: its priority, one a folder, no orphan.
 
 Owns the system calls; does not know training.
 """
@@ -19,16 +19,21 @@ from dvi.config.child import signal_at_parents_death
 PARENT_VARIABLE = "DVI_PARENT_PID"  # set by the server for its trainer
 PARENT_LOOK_INTERVAL_S = 1.0
 LOCK_LOOK_INTERVAL_S = 0.2
+LOW_NICENESS = 10
 NICEST = 19
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 OOM_SCORE_ADJ = 500  # of -1000 to 1000; a share of 1000 of the memory
 
 
-def yield_cpu() -> str:
-    """Run only where nobody else wants the CPU; returns how.
+def take_priority(priority: str) -> str:
+    """Run with ``trainer.priority``; returns how.
 
-    Beside a 59 ms decode step: 58 ms with SCHED_IDLE, 67 with nice 19, 212 with neither.
+    What each costs a server whose cores are all busy is in docs/learning.md.
     """
+    if priority == "normal":
+        return "normal"
+    if priority == "low":
+        return f"nice {os.nice(LOW_NICENESS)}"
     if sys.platform == "linux":
         try:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -36,8 +41,7 @@ def yield_cpu() -> str:
             pass
         else:
             return "SCHED_IDLE"
-    os.nice(NICEST)
-    return f"nice {NICEST}"
+    return f"nice {os.nice(NICEST)}"
 
 
 def offer_memory() -> None:

@@ -2,7 +2,7 @@
 
 Owns the exit status: 0 when told to stop, 1 with one line when memory or disk did not do it, 2 with
 one when something does not fit. Imports nothing heavy at its top: torch takes seconds, in which the
-process already is a good neighbour (lowest priority) and no orphan. Does not know what a training
+process already has its priority and is no orphan. Does not know what a training
 stands on.
 """
 
@@ -20,7 +20,7 @@ from trainers.process import (
     offer_memory,
     parent_pid,
     stopping_on_signals,
-    yield_cpu,
+    take_priority,
 )
 
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
 def _train(config: DviConfig, stop: threading.Event) -> int:
     if stop.is_set():
         return 0
-    priority = yield_cpu()
+    priority = take_priority(config.trainer.priority or "idle")
     offer_memory()
     from trainers.background import train_in_background  # see the module's docstring
 

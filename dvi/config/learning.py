@@ -120,6 +120,12 @@ class TrainerConfig:
         1.0, "CPU time of the trainer over that of its threads; 1 is no cap", low=0.001, high=1
     )
     num_threads: int = option(1, "CPU threads of the trainer", low=1)
+    priority: str | None = option(
+        None,
+        "CPU time beside serving: idle takes what nobody else wants, low about a quarter of a busy "
+        "core, normal an equal share; null is idle, in `dvi demo` low",
+        choices=("idle", "low", "normal"),
+    )
 
 
 @dataclass

@@ -20,15 +20,16 @@ class ConfigError(ValueError):
 
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
-    """The known key most like this one, by the whole dotted name or by its last part."""
+    """The known key most like this one: of the same last part, else by the whole dotted name, else
+    by the last part."""
     known = list(known)
-    whole = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    if whole:
-        return whole[0]
     last = key.rsplit(".", 1)[-1]
     same_name = [name for name in known if name.rsplit(".", 1)[-1] == last]
     if same_name:
-        return same_name[0]
+        return difflib.get_close_matches(key, same_name, n=1, cutoff=0.0)[0]
+    whole = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    if whole:
+        return whole[0]
     by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     close = difflib.get_close_matches(last, by_last, n=1, cutoff=0.75)
     if close:

@@ -122,7 +122,8 @@ def server_overrides(config: DviConfig) -> list[str]:
     """Fixed K and no controller, so that alpha is that of the draft alone.
 
     No canary's trials: half of a domain's forty requests would pass before its versions are heard.
-    Computed prompts are shared within a pass only: what is compared was computed apart.
+    Computed prompts are shared within a pass only: what is compared was computed apart. The trainer
+    takes part of busy cores: a stream of minutes leaves none idle.
     """
     fixed = ["decoding.adaptive=false", f"decoding.deterministic={config.demo.deterministic}"]
     sizes = [
@@ -130,6 +131,7 @@ def server_overrides(config: DviConfig) -> list[str]:
         f"serving.max_context_len={MAX_CONTEXT_LEN}",
         "drift.canary_share=0",
         "decoding.prefix_scope=user",
+        "trainer.priority=low",
     ]
     return [*sizes, *forwarded_overrides(config), *fixed]
 

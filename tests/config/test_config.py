@@ -43,6 +43,7 @@ def test_mapping_round_trip_keeps_every_value() -> None:
         ("servng.port", "serving.port"),
         ("learning_rate", "trainer.learning_rate"),
         ("trainer.port", "serving.port"),
+        ("registy.path", "registry.path"),
         ("decoding.max_draft_length", "decoding.max_draft_len"),
     ],
 )

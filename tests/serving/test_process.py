@@ -44,6 +44,7 @@ def learning_config(model: Path, state: Path) -> DviConfig:
         min_holdout_traces=1,
         gate_confidence=0.0,  # all are promoted: the test is about the way, not alpha
         poll_interval_s=0.05,
+        priority="normal",  # a busy test run leaves no core idle
     )
     return replace(config, trainer=trainer)
 

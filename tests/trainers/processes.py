@@ -34,11 +34,7 @@ CONTEXT.set_forkserver_preload(
 
 
 def run_service(config_path: str, log_path: str) -> None:
-    """Target of the process: the entry point itself, its exit status as the process's.
-
-    At normal priority: beside a busy test run SCHED_IDLE would get a hundredth of a core.
-    """
-    service.yield_cpu = lambda: "unchanged"
+    """Target of the process: the entry point itself, its exit status as the process's."""
     with Path(log_path).open("ab") as log:
         os.dup2(log.fileno(), 2)
     raise SystemExit(service.main([config_path]))

@@ -72,3 +72,22 @@ def test_a_server_that_died_during_the_start_is_noticed() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert start(DVI_PARENT_PID=str(gone.pid)).wait(END_S) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SCHED_IDLE is Linux's")
+@pytest.mark.parametrize(
+    ("priority", "policy", "niceness"),
+    [("idle", "SCHED_IDLE", 0), ("low", "SCHED_OTHER", 10), ("normal", "SCHED_OTHER", 0)],
+)
+def test_a_trainer_has_the_priority_that_it_was_given(
+    priority: str, policy: str, niceness: int
+) -> None:
+    code = (
+        "import os; from trainers.process import take_priority; before = os.nice(0); "
+        f"take_priority({priority!r}); "
+        f"print(os.sched_getscheduler(0) == os.{policy}, os.nice(0) - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["True", str(niceness)]

@@ -207,9 +207,10 @@ PARENT = """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_command_trains_at_low_priority_and_dies_with_its_parent(
+def test_the_command_trains_at_the_lowest_priority_and_dies_with_its_parent(
     service: ServiceWorld, model: tuple[Path, list[Trace]]
 ) -> None:
+    service.config.trainer.priority = None
     service.store.append("w", model[1][:6])
     dump_config(service.config, service.config_path)
     parent = subprocess.Popen(
