@@ -20,7 +20,7 @@ from dvi.bench.part import Bars, Grid, Json, Part, Section
 from dvi.bench.stats import spread
 from dvi.bench.stop import Stop
 from dvi.demo.answers import Answer
-from dvi.demo.client import Pass, run_pass
+from dvi.demo.client import Pass, metric, run_pass, wait_for_trainer
 from dvi.demo.compare import compare
 from dvi.demo.server import Server, forwarded_overrides
 from dvi.traffic.stream import DOMAINS, Prompt, make_stream
@@ -45,6 +45,7 @@ def measure(bench: Bench) -> Section:
         log.info("live: plain decoding")
         before = _answers(bench.stop, still.url, timed[::2], plain)
         with Server(overrides, bench.run_dir / "live") as server:
+            wait_for_trainer(server.url)
             log.info("live: %d requests while the trainer learns", len(stream))
             served = _answers(bench.stop, server.url, stream, learn)
             metrics = httpx.get(f"{server.url}/metrics", timeout=10.0).text
@@ -101,8 +102,8 @@ def section(
         "identical": identical,
         "swaps": swaps,
         "swap_pause_p99_at_most_ms": p99_ms,
-        "trainer_steps": counter(metrics, "dvi_trainer_steps_total"),
-        "trainer_cpu_s": counter(metrics, "dvi_trainer_cpu_seconds_total"),
+        "trainer_steps": metric(metrics, "dvi_trainer_steps_total"),
+        "trainer_cpu_s": metric(metrics, "dvi_trainer_cpu_seconds_total"),
     }
     grid = Grid(
         "live server, trainer on the same cores: tokens/s over plain",
@@ -141,12 +142,6 @@ def speed(answers: Sequence[Answer]) -> float:
     return sum(len(one.token_ids) for one in answers) / sum(
         one.finished_s - one.started_s for one in answers
     )
-
-
-def counter(metrics: str, name: str) -> float:
-    """The value of a metric without labels; 0 where it is absent."""
-    found = re.search(rf"^{name} (\S+)$", metrics, re.MULTILINE)
-    return float(found.group(1)) if found else 0.0
 
 
 def swap_pauses(metrics: str) -> tuple[float, float | None]:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import httpx
 
 from dvi.bench.bench import Bench
-from dvi.bench.live import counter, speed
+from dvi.bench.live import speed
 from dvi.bench.part import Grid, Json, Lines, Part, Section
 from dvi.demo.answers import Answer
-from dvi.demo.client import Pass, run_pass, tell_trainer
+from dvi.demo.client import Pass, metric, run_pass, tell_trainer, wait_for_trainer
 from dvi.demo.compare import compare
 from dvi.demo.server import Server, forwarded_overrides
 from dvi.traffic.stream import DOMAINS, Prompt, make_stream
@@ -42,6 +42,7 @@ def measure(bench: Bench) -> Section:
         Server([*overrides, "trainer.enabled=false"], bench.run_dir / "net-still") as still,
         Server(overrides, bench.run_dir / "net") as learns,
     ):
+        wait_for_trainer(learns.url)
         tell_trainer(learns.url, "pause")
         for place, prompts in enumerate(in_turns(stream)):
             if bench.stop.is_asked():
@@ -100,8 +101,8 @@ def section(turns: Sequence[Turn], metrics: str) -> Section:
         "requests": len(with_training),
         "compared": same.compared,
         "identical": same.identical,
-        "trainer_steps": counter(metrics, "dvi_trainer_steps_total"),
-        "trainer_cpu_s": counter(metrics, "dvi_trainer_cpu_seconds_total"),
+        "trainer_steps": metric(metrics, "dvi_trainer_steps_total"),
+        "trainer_cpu_s": metric(metrics, "dvi_trainer_cpu_seconds_total"),
     }
     grid = Grid(
         "the same server with training over without, net: tokens/s",

@@ -123,7 +123,7 @@ class TrainerConfig:
     priority: str | None = option(
         None,
         "CPU time beside serving: idle takes what nobody else wants, low about a quarter of a busy "
-        "core, normal an equal share; null is idle, in `dvi demo` low",
+        "core, normal an equal share; null is idle, in `dvi demo` low, for a draft alone normal",
         choices=("idle", "low", "normal"),
     )
 

@@ -5,6 +5,7 @@ Owns the wire form of a request and an answer; does not know what the answers ar
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -17,6 +18,8 @@ from dvi.demo.answers import Answer
 from dvi.traffic.stream import Prompt
 
 REQUEST_TIMEOUT_S = 300.0
+TRAINER_WITHIN_S = 90.0  # a process that starts beside nothing else takes ten
+LOOK_INTERVAL_S = 0.5
 
 
 class RequestFailed(RuntimeError):
@@ -114,3 +117,22 @@ def tell_trainer(url: str, what: Literal["pause", "resume"]) -> None:
         ).raise_for_status()
     except httpx.HTTPError as error:
         raise RequestFailed(f"trainer, {what}: {type(error).__name__} {error}") from error
+
+
+def wait_for_trainer(url: str) -> None:
+    """Until the trainer follows what is served, or none runs, or TRAINER_WITHIN_S are over."""
+    deadline = time.monotonic() + TRAINER_WITHIN_S
+    while time.monotonic() < deadline:
+        metrics = httpx.get(f"{url}/metrics", timeout=REQUEST_TIMEOUT_S).text
+        is_starting = metric(metrics, "dvi_trainer_up") and not metric(
+            metrics, "dvi_trainer_cpu_seconds_total"
+        )
+        if not is_starting:
+            return
+        time.sleep(LOOK_INTERVAL_S)
+
+
+def metric(metrics: str, name: str) -> float:
+    """The value of a metric without labels in a scrape; 0 where it is absent."""
+    found = re.search(rf"^{name} (\S+)$", metrics, re.MULTILINE)
+    return float(found.group(1)) if found else 0.0

@@ -21,7 +21,7 @@ from dvi.config import DviConfig
 from dvi.config.home import demo_dir
 from dvi.demo.answers import Answer
 from dvi.demo.board import Board
-from dvi.demo.client import Pass, run_pass, tell_trainer
+from dvi.demo.client import Pass, run_pass, tell_trainer, wait_for_trainer
 from dvi.demo.compare import Comparison, compare
 from dvi.demo.page import identity_line, page, phase_line, speed_line
 from dvi.demo.picture import save_png, svg
@@ -91,6 +91,7 @@ def _speed_sample(run: Run, url: str) -> list[Answer]:
 
 def _all_passes(run: Run, url: str) -> Passes:
     demo, laps = run.config.demo, run.laps
+    wait_for_trainer(url)
     laps.lap("start")
     with Board("stream") as board:
         served = run_pass(url, run.prompts, run.ways(speculation=True), board.tell)
@@ -122,8 +123,9 @@ def server_overrides(config: DviConfig) -> list[str]:
     """Fixed K and no controller, so that alpha is that of the draft alone.
 
     No canary's trials: half of a domain's forty requests would pass before its versions are heard.
-    Computed prompts are shared within a pass only: what is compared was computed apart. The trainer
-    takes part of busy cores: a stream of minutes leaves none idle.
+    Computed prompts are shared within a pass only: what is compared was computed apart. The stream
+    leaves no core idle: the trainer takes a part of one, and all that it can where the draft is
+    alone and learning is what is shown.
     """
     fixed = ["decoding.adaptive=false", f"decoding.deterministic={config.demo.deterministic}"]
     sizes = [
@@ -131,7 +133,7 @@ def server_overrides(config: DviConfig) -> list[str]:
         f"serving.max_context_len={MAX_CONTEXT_LEN}",
         "drift.canary_share=0",
         "decoding.prefix_scope=user",
-        "trainer.priority=low",
+        f"trainer.priority={'low' if config.drafter.kind == 'auto' else 'normal'}",
     ]
     return [*sizes, *forwarded_overrides(config), *fixed]
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from dvi.bench.live import counter, section, swap_pauses
+from dvi.bench.live import section, swap_pauses
 from dvi.demo.answers import Answer
+from dvi.demo.client import metric
 from dvi.traffic.stream import DOMAINS
 from tests.demo.answers import make_answer
 
@@ -24,8 +25,8 @@ dvi_trainer_steps_total 12.0
 def test_the_bucket_of_the_99th_percentile_is_read_from_the_scrape() -> None:
     assert swap_pauses(METRICS) == (100.0, 0.5)
     assert swap_pauses("") == (0.0, None)
-    assert counter(METRICS, "dvi_trainer_steps_total") == 12.0
-    assert counter(METRICS, "dvi_trainer_cpu_seconds_total") == 0.0
+    assert metric(METRICS, "dvi_trainer_steps_total") == 12.0
+    assert metric(METRICS, "dvi_trainer_cpu_seconds_total") == 0.0
 
 
 def test_a_live_ratio_is_against_both_plain_passes() -> None:
