@@ -12,6 +12,7 @@ import logging
 from dvi.drafting import Drafter
 from dvi.drafting.auto import sources_of
 from dvi.drafting.memory import MemoryDrafter
+from dvi.drafting.shares import shares_of
 from serving.background import BackgroundThread
 from serving.trace_log import TraceLog
 
@@ -57,6 +58,6 @@ class Recollection(BackgroundThread):
         for trace in traces:
             if self._stop.is_set():
                 return
-            memory.remember(trace.prompt_ids, trace.output_ids, self._scope)
+            memory.remember(trace.prompt_ids, trace.output_ids, self._scope, shares_of(trace))
         if traces:
             logger.info("%d stored answers are remembered", len(traces))

@@ -76,7 +76,7 @@ class DrafterConfig:
     )
     memory_max_tokens: int = option(
         200_000,
-        "tokens of served answers and of their prompts' ends remembered, up to 0.4 KB each; the "
+        "tokens of served answers and of their prompts' ends remembered, up to 0.5 KB each; the "
         "oldest leave",
         low=1,
     )

@@ -173,8 +173,7 @@ class Engine:
             verdicts = self.verifier.verify(batch, proposals)
             commits = [one.commit(verdict) for one, verdict in zip(rounds, verdicts, strict=True)]
             self.controller.learn(rounds, proposals, commits)
-            self.proposer.remember(rounds)
-            self.traces.offer(rounds, verdicts, commits)
+            self.proposer.remember(self.traces.offer(rounds, verdicts, commits))
             report = self.scheduler.finish_step(batch, commits)
             if not batch.prefills:
                 seconds = self.parts.clock() - start_s

@@ -16,8 +16,9 @@ from dvi.types import SamplingParams
 LENGTH_STEPS = (1, 2, 3, 4, 6, 9, 16)
 # What a longest match of such a length is worth before any count: from text that repeats itself.
 LENGTH_PRIORS = (0.15, 0.3, 0.4, 0.5, 0.65, 0.75, 0.8)
-# Shares of the occurrences that went on with the proposal: at most this.
-SHARE_STEPS = (0.5, 0.8, 1.0)
+# Shares of the occurrences that went on with the proposal: at most this. The last is of one
+# occurrence; several have a bucket of their own behind it.
+SHARE_STEPS = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0)
 # Sampled requests of similar temperature are counted together: up to .4, up to .85, above.
 HEAT_STEPS = (0.4, 0.85)
 HEAT_TEMPERATURES = (0.0, 0.25, 0.7, 1.0)  # what stands for each kind; the first is greedy
@@ -86,8 +87,7 @@ def length_bucket(match: Match) -> int:
 
 
 def share_bucket(match: Match) -> int:
-    """Up to a half, up to .8, all of one occurrence or fewer than all, all of several."""
-    if match.agreed == match.total:
-        return len(SHARE_STEPS) if match.total > 1 else len(SHARE_STEPS) - 1
+    """Index of the first step that is not exceeded; of several that agree, one more."""
     share = match.agreed / match.total
-    return next(i for i, step in enumerate(SHARE_STEPS) if share <= step)
+    row = next((i for i, step in enumerate(SHARE_STEPS) if share <= step), len(SHARE_STEPS) - 1)
+    return row + (row == len(SHARE_STEPS) - 1 and match.total > 1)

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dvi.decoding.delivery import ANSWERED
 from dvi.decoding.faults import FAULTS
 from dvi.decoding.plans import Drafting, DraftPlan, Offers
 from dvi.decoding.session import Session
@@ -20,11 +19,12 @@ from dvi.decoding.stats import Ledger, Phase
 from dvi.drafting import Drafter, DraftRequest, Proposal
 from dvi.drafting.auto import sources_of
 from dvi.drafting.base import Context
+from dvi.drafting.shares import shares_of
 from dvi.drift import Turn
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.sampling import Purpose
-from dvi.types import Source, Verification
+from dvi.types import Source, Trace, Verification
 
 logger = logging.getLogger(__name__)
 
@@ -99,16 +99,14 @@ class Proposer:
         self._ledger.lap(Phase.DRAFT)
         return [proposals[one.row] for one in sessions]
 
-    def remember(self, sessions: Sequence[Session]) -> None:
-        """Let the memory learn the answers that are complete, of requests that may be kept."""
+    def remember(self, ended: Sequence[tuple[Session, Trace]]) -> None:
+        """Let the memory learn complete answers."""
         memory = self._sources.memory
         if memory is None:
             return
-        for session in sessions:
-            request = session.request
-            if request.log and session.finish_reason in ANSWERED:
-                output_ids = session.tokens[len(request.prompt_ids) :]
-                memory.remember(request.prompt_ids, output_ids, request.scope)
+        for session, trace in ended:
+            scope = session.request.scope
+            memory.remember(trace.prompt_ids, trace.output_ids, scope, shares_of(trace))
 
     def observe(self, hidden: Tensor, plan: Plan, sessions: Sequence[Session]) -> None:
         """Show the drafter the shallow states [N, H] of a pass over these sessions."""

@@ -59,8 +59,8 @@ class TraceRecorder:
         sessions: Sequence[Session],
         verdicts: Sequence[Verdict],
         commits: Sequence[Commit],
-    ) -> None:
-        """Add this step's kept tokens; hand over the traces of requests that ended in it.
+    ) -> list[tuple[Session, Trace]]:
+        """Add this step's kept tokens; hand over, and return, the traces of requests that ended.
 
         A request that is cancelled or fails never comes here again: its draft leaves with its row.
         """
@@ -72,10 +72,15 @@ class TraceRecorder:
         ]
         if logged:
             self._add(logged)
-        for session, _, _ in logged:
-            if session.finish_reason in ANSWERED:
-                self._sink(self._finish(session))
+        ended = [
+            (session, self._finish(session))
+            for session, _, _ in logged
+            if session.finish_reason in ANSWERED
+        ]
+        for _, trace in ended:
+            self._sink(trace)
         self._ledger.lap(Phase.LOG)
+        return ended
 
     def release(self, row: int) -> None:
         """Forget what an unfinished request of this row left."""

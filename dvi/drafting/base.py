@@ -34,7 +34,7 @@ class Match(NamedTuple):
     """What speaks for one proposal of a memory."""
 
     length: int  # tokens before it that were seen before in this order
-    agreed: int  # occurrences that went on with this token
+    agreed: float  # occurrences that went on with this token, in parts where it was likely
     total: int  # all occurrences looked at
 
 

@@ -1,16 +1,14 @@
 """``drafter=memory``: what followed the same words before, in this request or in what was served.
 
-Owns the memory of each row and the rule that turns matches into proposals; needs no target and no
-weights. Does not know which matches are worth verifying: it says what speaks for each proposal.
+Owns the memory of each row and what it may read; needs no target and no weights. Does not know
+which matches are worth verifying: it says what speaks for each proposal.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from dvi.config import DrafterConfig
@@ -19,19 +17,19 @@ from dvi.drafting.base import (
     Context,
     DraftRequest,
     DraftWeights,
-    Match,
     Proposal,
 )
 from dvi.drafting.branch import DrafterRoom
-from dvi.drafting.ngrams import NO_MATCH, NgramIndex
-from dvi.drafting.occurrence import Occurrence, OurText, listen
+from dvi.drafting.ngrams import NgramIndex
+from dvi.drafting.occurrence import OurText
+from dvi.drafting.reading import Search, read_on
 from dvi.drafting.served import ServedText
+from dvi.drafting.shares import Shares
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter
-from dvi.sampling.choice import ChoicePoint, point_noise
-from dvi.types import SamplingParams, Source
+from dvi.types import Source
 
 NOTHING = Proposal((), (), Source.TARGET, 0)
 # Tokens of a prompt's end that are kept before its answer: what the answer may have copied.
@@ -44,15 +42,6 @@ class RowText:
 
     index: NgramIndex
     num_indexed: int = 0  # tokens of the request
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Earlier occurrences of the end of our text: served ones first, each kind oldest first."""
-
-    length: int  # tokens matched
-    occurrences: Sequence[Occurrence]
-    ours: OurText
 
 
 def index_orders(min_match: int, max_match: int) -> tuple[int, ...]:
@@ -99,10 +88,19 @@ class MemoryDrafter:
         self.served = ServedText(self._orders, config.memory_max_tokens, context_len)
         self._rows: dict[int, RowText] = {}
 
-    def remember(self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str) -> None:
-        """Learn a finished answer, for requests of its scope only. Any thread."""
+    def remember(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        scope: str,
+        shares: Shares | None = None,
+    ) -> None:
+        """Learn a finished answer, for requests of its scope only. Any thread.
+
+        ``shares`` are those of its tokens; without them sampled requests hear what it says alone.
+        """
         if self._scope not in ("request", "off") and output_ids:
-            self.served.remember(prompt_ids, output_ids, self._shared(scope))
+            self.served.remember(prompt_ids, output_ids, self._shared(scope), shares)
 
     def forget(self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str) -> None:
         """Erase an answer that must not be kept. Any thread; done in turn as rounds go by."""
@@ -144,9 +142,12 @@ class MemoryDrafter:
     def _recall(self, request: DraftRequest) -> Proposal:
         if request.context is None or not request.draft_len:
             return NOTHING
-        text = self._read(request.row, request.context)
-        found = self._find(text, request.context)
-        ids, matches = follow(found, request)
+        context = request.context
+        text = self._read(request.row, context)
+        served = None if self._scope == "request" else self.served.text(self._shared(context.scope))
+        ours = OurText(text.index, [*text.index.ids])
+        search = Search(ours, served, context.tokens[-self._max_match :], self._max_match)
+        ids, matches = read_on(search, request)
         return Proposal(ids, (), Source.MEMORY, 0, matches) if ids else NOTHING
 
     def _read(self, row: int, context: Context) -> RowText:
@@ -161,57 +162,3 @@ class MemoryDrafter:
         text.index.extend(context.tokens[text.num_indexed :])
         text.num_indexed = len(context.tokens)
         return text
-
-    def _find(self, text: RowText, context: Context) -> Found:
-        """Occurrences of the longest end of the context that its own text or its scope's holds."""
-        ours = OurText(text.index, [*text.index.ids])
-        tail = context.tokens[-self._max_match :]
-        index = None if self._scope == "request" else self.served.index(self._shared(context.scope))
-        own = text.index.longest(tail, self._max_match)
-        served = NO_MATCH if index is None else index.longest(tail, self._max_match)
-        length = max(own.length, served.length)
-        occurrences: list[Occurrence] = []
-        if index is not None and served.length == length:
-            occurrences += [Occurrence(index.ids, at) for at in index.offsets(served.places)]
-        if own.length == length:
-            occurrences += [Occurrence(ours.ids, at) for at in text.index.offsets(own.places)]
-        return Found(length, occurrences, ours)
-
-
-def follow(found: Found, request: DraftRequest) -> tuple[tuple[int, ...], tuple[Match, ...]]:
-    """Read on after all occurrences together, keeping those that agree with what was taken.
-
-    An occurrence that reaches the end of the request's own text goes on with what is proposed: that
-    is how a text that repeats itself goes on.
-    """
-    ids: list[int] = []
-    matches: list[Match] = []
-    occurrences = found.occurrences
-    while len(ids) < request.draft_len:
-        said = listen(occurrences, found.ours)
-        if not said:
-            break
-        counts: dict[int, int] = {}
-        for one in said:
-            counts[one.token] = counts.pop(one.token, 0) + 1  # reinserted: the newest comes last
-        token = pick(counts, request.params, request.position + 1 + len(ids))
-        matches.append(Match(found.length + len(ids), counts[token], len(said)))
-        ids.append(token)
-        found.ours.ids.append(token)
-        occurrences = [one.then for one in said if one.token == token]
-    return tuple(ids), tuple(matches)
-
-
-def pick(counts: dict[int, int], params: SamplingParams, position: int) -> int:
-    """Arg-max of T * (log count + g) with the noise of ``position``; the newest on a tie.
-
-    So the memory proposes as a sampler would whose distribution is the shares, and agrees with the
-    target as often as coupling allows. Zero temperature: the most frequent.
-    """
-    if len(counts) == 1:
-        return next(iter(counts))
-    if params.temperature == 0:
-        return max(reversed(counts), key=counts.__getitem__)
-    noise = point_noise(ChoicePoint(params, position), np.array(list(counts), dtype=np.int64))
-    scores = [math.log(count) + g for count, g in zip(counts.values(), noise, strict=True)]
-    return list(counts)[int(np.argmax(scores))]

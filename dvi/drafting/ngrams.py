@@ -98,6 +98,10 @@ class NgramIndex:
         """Where ``places`` lie in ``ids`` until the next removal."""
         return [place - self._base for place in places]
 
+    def place(self, offset: int) -> int:
+        """Of an offset in ``ids``."""
+        return self._base + offset
+
     def slice(self, start: int, length: int) -> list[int]:
         """Ids from ``start`` on."""
         return self._ids[start - self._base : start - self._base + length]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dvi.drafting.ngrams import END, NgramIndex
+from dvi.drafting.shares import Row
 
 # How far back an earlier text is searched for the token that it went on with.
 REACH_TOKENS = 256
@@ -28,6 +29,17 @@ class Copy(NamedTuple):
     here: int
 
 
+class Text(Protocol):
+    """Where words stand that may be ours."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Its tokens; END after each document."""
+
+    def shares_at(self, place: int) -> Row | None:
+        """What the target held likely for the token at offset ``place``; None: not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class OurText:
     """The request's own text, with what is proposed so far at its end."""
@@ -35,19 +47,22 @@ class OurText:
     index: NgramIndex  # without the proposals
     ids: list[int]
 
+    def shares_at(self, place: int) -> None:
+        """Known once the answer is complete."""
+
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
     """Where an earlier text, which may be our own, goes on."""
 
-    text: Sequence[int]
-    place: int  # offset in ``text`` of the token that follows; END after the last
+    text: Text
+    place: int  # offset in its ids of the token that follows; END after the last
     copied: Copy | None = None  # the token before it, if that was a copy
 
     @property
     def token(self) -> int:
         """What follows there."""
-        return self.text[self.place]
+        return self.text.ids[self.place]
 
 
 class Saying(NamedTuple):
@@ -55,6 +70,11 @@ class Saying(NamedTuple):
 
     token: int
     then: Occurrence  # where it goes on if that is taken
+    by: Occurrence
+
+    def shares(self) -> Row | None:
+        """What the target held likely there; None: not known."""
+        return self.by.text.shares_at(self.by.place)
 
 
 def listen(occurrences: Sequence[Occurrence], ours: OurText) -> list[Saying]:
@@ -69,7 +89,7 @@ def listen(occurrences: Sequence[Occurrence], ours: OurText) -> list[Saying]:
 
 def literal(one: Occurrence) -> Saying:
     """Its own next token."""
-    return Saying(one.token, Occurrence(one.text, one.place + 1))
+    return Saying(one.token, Occurrence(one.text, one.place + 1), one)
 
 
 def say(one: Occurrence, ours: OurText) -> Saying:
@@ -78,7 +98,7 @@ def say(one: Occurrence, ours: OurText) -> Saying:
     if copy is None:
         return literal(one)
     waits = one.copied is not None and copy.there == one.copied.there
-    return Saying(ours.ids[copy.here], Occurrence(one.text, one.place + (not waits), copy))
+    return Saying(ours.ids[copy.here], Occurrence(one.text, one.place + (not waits), copy), one)
 
 
 def find_copy(one: Occurrence, ours: OurText) -> Copy | None:
@@ -90,11 +110,11 @@ def find_copy(one: Occurrence, ours: OurText) -> Copy | None:
     if one.copied is not None:
         there, here = one.copied.there + 1, one.copied.here + 1
         following = ours.ids[here] if here < len(ours.ids) else END
-        if following != END and one.text[there] == one.token:
+        if following != END and one.text.ids[there] == one.token:
             return Copy(there, here)
-        if following not in (END, one.text[there]):
+        if following not in (END, one.text.ids[there]):
             return Copy(there - 1, here)
-    before = one.text[max(one.place - REACH_TOKENS, 0) : one.place][::-1]
+    before = one.text.ids[max(one.place - REACH_TOKENS, 0) : one.place][::-1]
     if END in before:
         before = before[: before.index(END)]
     if one.token not in before:

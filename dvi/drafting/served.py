@@ -6,11 +6,14 @@ is never seen from another.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from dvi.drafting.ngrams import NgramIndex
+from dvi.drafting.shares import Row, Shares
 
 # Tokens indexed a round: below a millisecond, and an answer of usual length at once.
 TAKE_IN_TOKENS = 128
@@ -21,8 +24,46 @@ class Document:
     """One answer with the prompt's end before it, in the log of its scope."""
 
     scope: str
-    start: int
+    start: int  # place of its first token
     length: int
+    shares: Shares | None  # of the last tokens; None where they are not known
+
+
+_by_start = attrgetter("start")
+
+
+class ScopeText:
+    """What was served to one scope: a log of documents with an index over it."""
+
+    def __init__(self, orders: Sequence[int]) -> None:
+        self.index = NgramIndex(orders)
+        self.documents: list[Document] = []  # oldest first, so by ascending start
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The log, read only; see NgramIndex."""
+        return self.index.ids
+
+    def shares_at(self, place: int) -> Row | None:
+        """See Text."""
+        at = self.index.place(place)
+        document = self.documents[bisect_right(self.documents, at, key=_by_start) - 1]
+        shares = document.shares
+        if shares is None:
+            return None
+        row = at - (document.start + document.length - len(shares.ids))
+        return Row(shares.ids[row], shares.mass[row]) if row >= 0 else None
+
+    def add(self, document: Document, ids: Sequence[int], num_context: int) -> None:
+        """A document at the log's end."""
+        self.index.extend(ids, num_context)
+        self.index.close()
+        self.documents.append(document)
+
+    def remove(self, document: Document) -> None:
+        """Erase one of the documents."""
+        self.index.remove(document.start, document.length)
+        del self.documents[bisect_left(self.documents, document.start, key=_by_start)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +74,7 @@ class Arrival:
     ids: tuple[int, ...]  # the prompt's end, then the answer
     num_context: int  # ids of the prompt among them
     is_kept: bool
+    shares: Shares | None = field(default=None, compare=False)  # of the answer's tokens
 
 
 class ServedText:
@@ -49,18 +91,25 @@ class ServedText:
         self._arrivals: deque[Arrival | None] = (
             deque()
         )  # None: clear; append and popleft are atomic
-        self._indexes: dict[str, NgramIndex] = {}
-        self._documents: deque[Document] = deque()  # oldest first
-        self._num_documents: Counter[str] = Counter()  # by scope
+        self._texts: dict[str, ScopeText] = {}
+        self._documents: deque[Document] = deque()  # of all scopes, oldest first
         self.num_tokens = 0
 
-    def remember(self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str) -> None:
+    def remember(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        scope: str,
+        shares: Shares | None = None,
+    ) -> None:
         """Learn an answer; of one longer than the whole memory, its end."""
-        self._arrivals.append(self._arrival(prompt_ids, output_ids, scope, is_kept=True))
+        ids, num_context = self._cut(prompt_ids, output_ids)
+        self._arrivals.append(Arrival(scope, ids, num_context, is_kept=True, shares=shares))
 
     def forget(self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str) -> None:
         """Erase every copy of an answer from a scope, those still in line too."""
-        self._arrivals.append(self._arrival(prompt_ids, output_ids, scope, is_kept=False))
+        ids, num_context = self._cut(prompt_ids, output_ids)
+        self._arrivals.append(Arrival(scope, ids, num_context, is_kept=False))
 
     def clear(self) -> None:
         """Erase everything, what is in line too, before the next proposal. Any thread."""
@@ -81,56 +130,54 @@ class ServedText:
             else:
                 self._erase(arrival)
 
-    def index(self, scope: str) -> NgramIndex | None:
+    def text(self, scope: str) -> ScopeText | None:
         """What a request of this scope may match."""
-        return self._indexes.get(scope)
+        return self._texts.get(scope)
 
     @property
     def num_documents(self) -> int:
         """Answers held."""
         return len(self._documents)
 
-    def _arrival(
-        self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str, *, is_kept: bool
-    ) -> Arrival:
+    def _cut(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
+    ) -> tuple[tuple[int, ...], int]:
+        """The prompt's end with the answer, and how many of these ids are the prompt's."""
         context = tuple(prompt_ids[-self._context_len :])
         ids = (context + tuple(output_ids))[-self.max_tokens :]
-        return Arrival(scope, ids, max(len(ids) - len(output_ids), 0), is_kept)
+        return ids, max(len(ids) - len(output_ids), 0)
 
     def _add(self, arrival: Arrival) -> None:
         while self._documents and self.num_tokens + len(arrival.ids) > self.max_tokens:
             self._remove(self._documents.popleft())
-        index = self._indexes.setdefault(arrival.scope, NgramIndex(self._orders))
-        document = Document(arrival.scope, index.end, len(arrival.ids))
-        index.extend(arrival.ids, arrival.num_context)
-        index.close()
+        text = self._texts.setdefault(arrival.scope, ScopeText(self._orders))
+        document = Document(arrival.scope, text.index.end, len(arrival.ids), arrival.shares)
+        text.add(document, arrival.ids, arrival.num_context)
         self._documents.append(document)
-        self._num_documents[document.scope] += 1
         self.num_tokens += document.length
 
     def _erase(self, arrival: Arrival) -> None:
-        index = self._indexes.get(arrival.scope)
-        if index is None:
+        text = self._texts.get(arrival.scope)
+        if text is None:
             return
         ids = list(arrival.ids)
         kept: deque[Document] = deque()
         for document in self._documents:
             same_place = document.scope == arrival.scope and document.length == len(ids)
-            if same_place and index.slice(document.start, document.length) == ids:
+            if same_place and text.index.slice(document.start, document.length) == ids:
                 self._remove(document)
             else:
                 kept.append(document)
         self._documents = kept
 
     def _erase_all(self) -> None:
-        self._indexes.clear()
+        self._texts.clear()
         self._documents.clear()
-        self._num_documents.clear()
         self.num_tokens = 0
 
     def _remove(self, document: Document) -> None:
-        self._indexes[document.scope].remove(document.start, document.length)
+        text = self._texts[document.scope]
+        text.remove(document)
         self.num_tokens -= document.length
-        self._num_documents[document.scope] -= 1
-        if not self._num_documents[document.scope]:
-            del self._indexes[document.scope], self._num_documents[document.scope]
+        if not text.documents:
+            del self._texts[document.scope]

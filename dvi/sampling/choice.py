@@ -81,6 +81,15 @@ def choose_draft_row(row: Logits, point: ChoicePoint) -> int:
     return _propose_one(row, _top_ids(row[None])[0], point)
 
 
+def choose_among(ids: NDArray[np.int64], logits: Logits, point: ChoicePoint) -> int:
+    """``choose_draft`` where only ``ids`` [C] may stand: the place of the proposal among them.
+
+    ``ids`` ascend; ``logits`` [C] are theirs, up to a constant.
+    """
+    kept = ids_at_least(logits, truncation_border(logits, point.params))
+    return _best(logits, kept, point.params.temperature, point_noise(point, ids[kept]))
+
+
 def point_noise(point: ChoicePoint, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Standard Gumbel noise g of ``ids`` [C] at ``point``."""
     return gumbel_array(id_bits(point_key(point, Purpose.CHOICE), ids))

@@ -121,10 +121,10 @@ def test_buckets_cover_all_values():
     assert [confidence(math.log(p)) for p in (1e-9, 0.05, 0.15, 0.95, 1.0)] == [0, 0, 1, 9, 9]
     lengths = [length_bucket(Match(n, 1, 1)) for n in (1, 2, 3, 4, 5, 6, 8, 9, 15, 16, 99)]
     assert lengths == [0, 1, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-    shares = [
-        share_bucket(Match(1, *pair)) for pair in ((1, 4), (1, 2), (3, 4), (9, 10), (1, 1), (2, 2))
-    ]
-    assert shares == [0, 0, 1, 2, 2, 3]
+    cases = {(0.1, 1): 0, (1, 4): 1, (1, 2): 2, (3, 4): 4, (9, 10): 5, (0.9, 1): 5}
+    assert {pair: share_bucket(Match(1, *pair)) for pair in cases} == cases
+    certain = [share_bucket(Match(1, *pair)) for pair in ((1, 1), (0.97, 1), (2, 2), (1.94, 2))]
+    assert certain == [6, 6, 7, 7]  # of one occurrence, and of several
 
 
 def test_kinds_of_request_are_told_apart_by_what_is_drawn():
