@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as hf_logging
 
 from dvi.modeling.layer import LayerWeights
@@ -51,10 +51,10 @@ def read_spec(folder: Path, max_context_len: int) -> ModelSpec:
     _check_architecture(folder, raw)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     _check_config(folder, config, max_context_len)
-    rope = LlamaRotaryEmbedding(config)
     architecture = raw["architectures"][0]
     has_bias = architecture == "Qwen2ForCausalLM" or _flag(config, "attention_bias")
     head_dim = config.to_dict().get("head_dim") or config.hidden_size // config.num_attention_heads
+    rope_inv_freq, rope_scale = _read_rope(config, head_dim)
     return ModelSpec(
         architecture=architecture,
         num_layers=config.num_hidden_layers,
@@ -66,8 +66,8 @@ def read_spec(folder: Path, max_context_len: int) -> ModelSpec:
         vocab_size=config.vocab_size,
         num_token_ids=min(count_ids(read_tokenizer(folder)), config.vocab_size),
         norm_eps=config.rms_norm_eps,
-        rope_inv_freq=tuple(rope.inv_freq.tolist()),
-        rope_scale=float(rope.attention_scaling),
+        rope_inv_freq=tuple(rope_inv_freq.tolist()),
+        rope_scale=float(rope_scale),
         qkv_bias=has_bias,
         o_bias=has_bias and architecture != "Qwen2ForCausalLM",
         qk_norm=architecture == "Qwen3ForCausalLM",
@@ -226,6 +226,20 @@ def _check_config(folder: Path, config: Any, max_context_len: int) -> None:
         raise ModelRefused(
             f"{folder}: rope type {rope_type} is not supported; supported: {', '.join(ROPE_TYPES)}"
         )
+
+
+def _read_rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
+    """Inverse frequencies [head_dim / 2] and the scale of sines and cosines.
+
+    The plain kind is computed here: transformers has it in each family's model code only, whose
+    import takes a second of every start.
+    """
+    kind = config.rope_parameters["rope_type"]
+    if kind != "default":
+        inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config)
+        return inv_freq, scale
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    return 1.0 / config.rope_parameters["rope_theta"] ** exponents, 1.0
 
 
 def _flag(config: Any, name: str) -> bool:
