@@ -34,6 +34,9 @@ class ModelConfig:
         choices=("auto", "always", "never"),
     )
     num_threads: int = option(0, "CPU threads of the decode loop; 0 takes all cores", low=0)
+    chat_template: str | None = option(
+        None, "file with a chat template (Jinja) to use instead of the model's own"
+    )
 
 
 @dataclass

@@ -91,7 +91,8 @@ def open_engine(config: DviConfig, outlets: Outlets | None = None) -> OpenEngine
 def load_model(config: DviConfig) -> Loaded:
     """The configured target and its tokenizer; ``open_engine`` says what is raised."""
     path = resolve_model_path(config.model)
-    return Loaded(path, load_checked_target(path, config), Tokenizer.load(path))
+    tokenizer = Tokenizer.load(path, config.model.chat_template)
+    return Loaded(path, load_checked_target(path, config), tokenizer)
 
 
 def engine_on(

@@ -52,7 +52,7 @@ def examine_deeply(config: DviConfig) -> Finding:
     try:
         folder = resolve_model_path(config.model)
         spec = read_spec(folder, config.serving.max_context_len)
-        tokenizer = Tokenizer.load(folder)
+        tokenizer = Tokenizer.load(folder, config.model.chat_template)
         num_tokens = 0
         if tokenizer.has_chat_template:
             greeting = [{"role": "user", "content": "Hello."}]

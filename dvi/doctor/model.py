@@ -36,7 +36,7 @@ def check_model(config: DviConfig) -> list[Finding]:
         findings = [
             _check_weights(config, folder, settings),
             _check_tokenizer(folder, settings),
-            _check_template(folder),
+            _check_template(config.model.chat_template, folder),
         ]
         if findings[0].level == "ok":
             findings.append(_check_memory(config, folder, settings))
@@ -132,13 +132,19 @@ def _token_ids(data: dict[str, Any]) -> set[int]:
     return ids | {token["id"] for token in data.get("added_tokens", [])}
 
 
-def _check_template(folder: Path) -> Finding:
+def _check_template(given: str | None, folder: Path) -> Finding:
+    if given is not None:
+        if Path(given).is_file():
+            return ok("template", f"the chat template is {given}")
+        return fault("template", f"model.chat_template={given}: no such file", "name a file")
     path = folder / "tokenizer_config.json"
     inside = path.is_file() and bool(read_json(path).get("chat_template"))
     if inside or (folder / "chat_template.jinja").is_file():
         return ok("template", "the model has a chat template")
     return warning(
-        "template", "no chat template: /v1/chat/completions answers 400, completions work"
+        "template",
+        "no chat template: /v1/chat/completions answers 400, completions work",
+        "dvi serve model.chat_template=FILE.jinja",
     )
 
 

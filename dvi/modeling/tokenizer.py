@@ -17,6 +17,7 @@ from llguidance import LLTokenizer
 from dvi.modeling.detokenizer import Detokenizer
 from dvi.modeling.grammar_tokens import grammar_tokenizer
 from dvi.modeling.hf import count_ids, read_tokenizer
+from dvi.modeling.spec import ModelRefused
 from dvi.modeling.token_bound import longest_token_bytes
 
 
@@ -45,14 +46,26 @@ class Tokenizer:
         self._longest_token_bytes = longest_token_bytes(self._fast)
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
-        """Read a local folder; raises ModelRefused where there is no fast tokenizer."""
+    def load(cls, path: Path, chat_template: str | None = None) -> Tokenizer:
+        """Read a local folder; ``chat_template`` is a file to use instead of the folder's own.
+
+        Raises ModelRefused where there is no fast tokenizer, or with the template's own complaint
+        about one message of a user.
+        """
         hf = read_tokenizer(path)
+        if chat_template is not None:
+            hf.chat_template = _read_template(Path(chat_template))
         settings = _read_optional(path / "generation_config.json")
         ends = _as_ids(settings.get("eos_token_id"))
         if not ends:
             ends = _as_ids(_read_optional(path / "config.json").get("eos_token_id"))
-        return cls(hf, settings, sorted({*ends, *_as_ids(hf.eos_token_id)}))
+        tokenizer = cls(hf, settings, sorted({*ends, *_as_ids(hf.eos_token_id)}))
+        if chat_template is not None:
+            try:
+                tokenizer.render_chat([{"role": "user", "content": "Hello."}])
+            except ValueError as error:
+                raise ModelRefused(f"model.chat_template={chat_template}: {error}") from error
+        return tokenizer
 
     @property
     def has_chat_template(self) -> bool:
@@ -159,6 +172,14 @@ class Tokenizer:
         if all(char in self._byte_of for char in piece):  # byte-level BPE
             return bytes(self._byte_of[char] for char in piece)
         return text.encode()
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise ModelRefused(f"model.chat_template={path} cannot be read: {reason}") from error
 
 
 def _byte_alphabet() -> dict[str, int]:

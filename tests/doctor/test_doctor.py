@@ -82,6 +82,10 @@ def test_another_architecture_a_foreign_tokenizer_and_no_template_are_told(
     words.pop("chat_template", None)
     (folder / "tokenizer_config.json").write_text(json.dumps(words))
     assert levels(check_model(config))["template"] is Level.WARNING
+    config.model.chat_template = str(folder / "mine.jinja")
+    assert levels(check_model(config))["template"] is Level.FAULT
+    (folder / "mine.jinja").write_text("{{ messages[0].content }}")
+    assert levels(check_model(config))["template"] is Level.OK
     (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": 100}))
     assert levels(check_model(config))["tokenizer"] is Level.FAULT
     (folder / "config.json").write_text(json.dumps(settings | {"architectures": ["GPT2"]}))

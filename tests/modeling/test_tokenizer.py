@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dvi.modeling.detokenizer import Detokenizer
+from dvi.modeling.spec import ModelRefused
 from dvi.modeling.tokenizer import GenerationDefaults, Tokenizer
 from tests.rigs import CORPUS, make_model_folder
 
@@ -166,3 +167,32 @@ def test_template_complaints_are_value_errors(folder: Path, tmp_path: Path) -> N
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(ValueError, match="roles must alternate"):
         Tokenizer.load(tmp_path).apply_chat_template([{"role": "user", "content": "x"}])
+
+
+def test_a_template_of_ones_own_replaces_the_models(folder: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jinja"
+    mine.write_text("{{ tools | length if tools }}<{{ messages[0].content }}>")
+    tokenizer = Tokenizer.load(folder, str(mine))
+    assert tokenizer.render_chat([{"role": "user", "content": "dog"}]) == "<dog>"
+    assert tokenizer.render_chat([{"role": "user", "content": "dog"}], tools=[{}, {}]) == "2<dog>"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"\xff\xfe", "no UTF-8 text"),
+        (b"{% for one in %}", "refused the messages"),
+        (b"{{ raise_exception('no users here') }}", "no users here"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused_at_load(
+    folder: Path, tmp_path: Path, text: bytes | None, said: str
+) -> None:
+    mine = tmp_path / "mine.jinja"
+    if text is not None:
+        mine.write_bytes(text)
+    with pytest.raises(ModelRefused, match=said) as caught:
+        Tokenizer.load(folder, str(mine))
+    assert str(mine) in str(caught.value)
+    assert "\n" not in str(caught.value)
