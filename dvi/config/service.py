@@ -147,6 +147,7 @@ class DemoConfig:
     prompts_per_domain: int = option(40, "prompts of each of the three domains", low=10, high=80)
     streams: int = option(4, "requests in flight", low=1)
     sampled_prompts: int = option(15, "prompts of the sampled pass", low=0)
+    tool_prompts: int = option(24, "tool calls; none where the model has no chat template", low=0)
     max_tokens: int = option(48, "tokens an answer", low=1)
     deterministic: bool = option(
         True, "canonical forwards, every answer must be identical; false: the fast mode"

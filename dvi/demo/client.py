@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import httpx
 
 from dvi.demo.answers import Answer
-from dvi.traffic.stream import Prompt
 
 REQUEST_TIMEOUT_S = 300.0
 TRAINER_WITHIN_S = 90.0  # a process that starts beside nothing else takes ten
@@ -24,6 +23,21 @@ LOOK_INTERVAL_S = 0.5
 
 class RequestFailed(RuntimeError):
     """The server answered with an error, or not at all; one line."""
+
+
+class Prompt(Protocol):
+    """One request of a stream."""
+
+    @property
+    def index(self) -> int:
+        """Place in the stream, from 0."""
+
+    @property
+    def domain(self) -> str:
+        """Kind of traffic."""
+
+    def messages(self) -> list[dict[str, str]]:
+        """The chat messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,7 @@ class Pass:
     temperature: float = 0.0
     first_seed: int = 0  # the seed of a prompt is this plus its index
     user: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)  # further ones of each request
 
 
 def _body(prompt: Prompt, how: Pass) -> dict[str, Any]:
@@ -50,6 +65,7 @@ def _body(prompt: Prompt, how: Pass) -> dict[str, Any]:
         "user": how.user,
         "metadata": {"domain": prompt.domain},
         "dvi": {"speculation": how.speculation, "log": how.log},
+        **how.fields,
     }
 
 

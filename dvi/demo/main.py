@@ -23,12 +23,16 @@ from dvi.demo.answers import Answer
 from dvi.demo.board import Board
 from dvi.demo.client import Pass, run_pass, tell_trainer, wait_for_trainer
 from dvi.demo.compare import Comparison, compare
-from dvi.demo.page import identity_line, page, phase_line, speed_line
+from dvi.demo.page import identity_line, page, phase_line, speed_line, tool_line
 from dvi.demo.picture import save_png, svg
 from dvi.demo.report import Checked, Passes, all_identical, make_report
 from dvi.demo.server import Server, ServerFailed, ending_in_order, forwarded_overrides
 from dvi.demo.timing import Laps
+from dvi.demo.toolcalls import FIELDS as TOOL_FIELDS
+from dvi.demo.toolcalls import write_template
+from dvi.launch.request import quoted
 from dvi.traffic.stream import Prompt, make_stream
+from dvi.traffic.tools import make_tool_stream
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +51,7 @@ class Run:
     config: DviConfig
     prompts: Sequence[Prompt]
     laps: Laps
+    shows_tools: bool = False  # the model can be shown tools, and some calls are wanted
 
     def ways(self, *, speculation: bool, temperature: float = 0.0) -> Pass:
         """How a checked pass is sent; each is a user, and users share no computed prompts.
@@ -108,7 +113,20 @@ def _all_passes(run: Run, url: str) -> Passes:
     log.info("%d sampled requests, with and without speculation", len(drawn))
     sampled, sampled_plain = _sampled_pair(run, url, drawn) if drawn else ([], [])
     laps.lap("sampled")
-    return Passes(served, plain, sampled, sampled_plain, sample, control=())
+    calls, calls_plain = _tool_pair(run, url) if run.shows_tools else ([], [])
+    laps.lap("tools")
+    return Passes(served, plain, sampled, sampled_plain, sample, (), calls, calls_plain)
+
+
+def _tool_pair(run: Run, url: str) -> tuple[list[Answer], list[Answer]]:
+    """With and without speculation, one after the other, since their speeds are compared."""
+    prompts = make_tool_stream(run.config.demo.tool_prompts, run.config.demo.seed)
+    log.info("%d tool calls, with and without speculation", len(prompts))
+    served, plain = (
+        replace(run.ways(speculation=one), in_flight=run.config.demo.streams, fields=TOOL_FIELDS)
+        for one in (True, False)
+    )
+    return run_pass(url, prompts, served, _silent), run_pass(url, prompts, plain, _silent)
 
 
 def _sampled_pair(run: Run, url: str, drawn: Sequence[Prompt]) -> tuple[list[Answer], list[Answer]]:
@@ -124,8 +142,7 @@ def server_overrides(config: DviConfig) -> list[str]:
 
     No canary's trials: half of a domain's forty requests would pass before its versions are heard.
     Computed prompts are shared within a pass only: what is compared was computed apart. The stream
-    leaves no core idle: the trainer takes a part of one, and all that it can where the draft is
-    alone and learning is what is shown.
+    leaves no core idle and is short: the trainer takes more of one than it does elsewhere.
     """
     fixed = ["decoding.adaptive=false", f"decoding.deterministic={config.demo.deterministic}"]
     sizes = [
@@ -147,17 +164,27 @@ def _control(run: Run, folder: Path) -> list[Answer]:
     return answers
 
 
+def _with_tools(run: Run, folder: Path) -> tuple[Run, list[str]]:
+    """The run, and what the server needs to know, where tools can be shown and are wanted."""
+    path = folder / "tools.jinja"
+    if not run.config.demo.tool_prompts or not write_template(run.config, path):
+        return run, []
+    words = [f"model.chat_template={quoted(str(path))}"] if path.exists() else []
+    return replace(run, shows_tools=True), words
+
+
 def _serve_stream(run: Run, folder: Path) -> Passes:
     """All passes on a server of our own; the fast mode where the deterministic one is refused."""
+    run, words = _with_tools(run, folder)
     try:
-        with Server(server_overrides(run.config), folder) as server:
+        with Server([*server_overrides(run.config), *words], folder) as server:
             return _all_passes(run, server.url)
     except ServerFailed as error:
         if not run.config.demo.deterministic or "deterministic" not in str(error):
             raise
         log.warning("%s: going on in the fast mode", error)
     run.config.demo.deterministic = False
-    with Server(server_overrides(run.config), folder / "fast") as server:
+    with Server([*server_overrides(run.config), *words], folder / "fast") as server:
         return _all_passes(run, server.url)
 
 
@@ -204,6 +231,8 @@ def _print_summary(report: Mapping[str, Any], folder: Path) -> None:
             f"{row['tokens_per_round_first_ten']:.2f}, {row['tokens_per_round_last_ten']:.2f}"
         )
     print(speed_line(report["speed"]))
+    if report["tools"] is not None:
+        print(tool_line(report["tools"]))
     for name, row in report["identity"].items():
         print(identity_line(name, row))
     print(phase_line(report))
@@ -226,12 +255,14 @@ def run_demo(config: DviConfig, run_dir: Path, *, as_json: bool) -> int:
         for name in ("server", "control"):  # throw-away state; the logs stay
             shutil.rmtree(run_dir / name / "state", ignore_errors=True)
     passes = dataclasses.replace(passes, control=control)
-    checked = (
-        _check(config, compare(passes.served, passes.plain), 0.0),
-        _check(config, compare(passes.sampled, passes.sampled_plain), TEMPERATURE),
-    )
+    checked = {
+        "greedy": _check(config, compare(passes.served, passes.plain), 0.0),
+        "sampled": _check(config, compare(passes.sampled, passes.sampled_plain), TEMPERATURE),
+    }
+    if passes.tools:
+        checked["tools"] = _check(config, compare(passes.tools, passes.tools_plain), 0.0)
     run.laps.lap("compare")
-    report = make_report(_about(run, passes), passes, *checked)
+    report = make_report(_about(run, passes), passes, checked)
     folder = _write(report)
     if as_json:
         json.dump(report, sys.stdout, indent=1)

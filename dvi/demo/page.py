@@ -44,6 +44,14 @@ def speed_line(speed: Mapping[str, Any]) -> str:
     )
 
 
+def tool_line(row: Mapping[str, Any]) -> str:
+    """One sentence on tool calls."""
+    return (
+        f"{row['calls']} tool calls, no training: alpha {shown(row['alpha'])}, "
+        f"{row['tokens_per_round']:.2f} tokens per round, {row['served_over_plain']:.2f}x plain"
+    )
+
+
 def phase_line(report: Mapping[str, Any]) -> str:
     """Where the seconds of the run went."""
     phases = ", ".join(f"{name} {value}" for name, value in report["phase_seconds"].items())
@@ -52,12 +60,10 @@ def phase_line(report: Mapping[str, Any]) -> str:
 
 def page(report: Mapping[str, Any], picture: str) -> str:
     """The whole page; ``picture`` is an SVG element."""
-    identity = report["identity"]
-    lines = [
-        identity_line("greedy", identity["greedy"]),
-        identity_line("sampled", identity["sampled"]),
-        speed_line(report["speed"]),
-    ]
+    lines = [identity_line(name, row) for name, row in report["identity"].items()]
+    lines.append(speed_line(report["speed"]))
+    if report["tools"] is not None:
+        lines.append(tool_line(report["tools"]))
     about = [
         (name, str(report[name]))
         for name in ("model", "drafter", "mode", "system_fingerprint", "created")

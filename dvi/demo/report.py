@@ -27,6 +27,8 @@ class Passes:
     sampled_plain: Sequence[Answer]
     speed_sample: Sequence[Answer]  # plain, as many in flight as the served pass
     control: Sequence[Answer]  # served with the trainer off; empty unless asked for
+    tools: Sequence[Answer] = ()  # tool calls, greedy; empty for a model that knows no tools
+    tools_plain: Sequence[Answer] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,19 @@ def speed_rows(passes: Passes) -> Json:
     }
 
 
+def tool_row(passes: Passes) -> Json | None:
+    """Acceptance and speed of the calls; None without any."""
+    if not passes.tools:
+        return None
+    block = sum_block(passes.tools, 0.0)
+    return {
+        "calls": len(passes.tools),
+        "alpha": block.acceptance_rate,
+        "tokens_per_round": block.tokens_per_round,
+        "served_over_plain": pass_speed(passes.tools) / pass_speed(passes.tools_plain),
+    }
+
+
 def _divergence_row(item: Divergence, margin: float | None) -> Json:
     return {
         "request": item.index + 1,
@@ -123,10 +138,8 @@ def identity_row(checked: Checked) -> Json:
     }
 
 
-def make_report(
-    about: Mapping[str, Any], passes: Passes, greedy: Checked, sampled: Checked
-) -> Json:
-    """The whole report; ``about`` are the settings and times of the run."""
+def make_report(about: Mapping[str, Any], passes: Passes, checked: Mapping[str, Checked]) -> Json:
+    """The whole report; ``about`` are the settings and times of the run, ``checked`` is by pass."""
     total = sum_block(passes.served, 0.0)
     return {
         **about,
@@ -135,7 +148,8 @@ def make_report(
         "domains": domain_rows(passes.served, passes.control),
         "total": {**block_row(total), "domain": "all"},
         "speed": speed_rows(passes),
-        "identity": {"greedy": identity_row(greedy), "sampled": identity_row(sampled)},
+        "tools": tool_row(passes),
+        "identity": {name: identity_row(one) for name, one in checked.items()},
         "answers": [dataclasses.asdict(answer) for answer in passes.served],
     }
 

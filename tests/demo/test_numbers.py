@@ -140,15 +140,14 @@ ABOUT = {
 
 def _report(passes: Passes) -> dict[str, object]:
     greedy = Checked(compare(passes.served, passes.plain), ())
-    return make_report(ABOUT, passes, greedy, greedy)
+    return make_report(ABOUT, passes, {"greedy": greedy, "sampled": greedy})
 
 
 def test_the_report_gives_each_domains_gain_over_the_untrained_draft() -> None:
     report = make_report(
         ABOUT,
         _passes(control=True),
-        Checked(compare([], []), ()),
-        Checked(compare([], []), ()),
+        {"greedy": Checked(compare([], []), ())},
     )
     assert [row["domain"] for row in report["domains"]] == list(DOMAINS)
     for row in report["domains"]:
@@ -163,9 +162,20 @@ def test_one_different_answer_is_enough_to_fail() -> None:
     passes = _passes(control=False)
     other = [replace(answer, token_ids=(1, 2)) for answer in passes.plain[:1]]
     checked = Checked(compare(passes.served, [*other, *passes.plain[1:]]), (1e-4,))
-    report = make_report(ABOUT, passes, Checked(compare([], []), ()), checked)
+    report = make_report(ABOUT, passes, {"sampled": checked})
     assert not all_identical(report)
     assert report["identity"]["sampled"]["divergences"][0]["margin"] == 1e-4
+
+
+def test_tool_calls_are_reported_where_there_were_any() -> None:
+    passes = _passes(control=False)
+    assert _report(passes)["tools"] is None
+    calls = [make_answer(i, domain="tools", judged=4, accepted=3) for i in range(2)]
+    slow = [replace(one, finished_s=2 * one.finished_s) for one in calls]
+    report = _report(replace(passes, tools=calls, tools_plain=slow))
+    expected = {"calls": 2, "alpha": 0.75, "tokens_per_round": 1.5, "served_over_plain": 2.0}
+    assert report["tools"] == expected
+    assert "2 tool calls" in page(report, svg(report))
 
 
 def test_the_page_loads_nothing_and_escapes_text() -> None:

@@ -36,6 +36,7 @@ def test_a_demo_ends_with_every_answer_identical_and_a_report(tmp_path: Path) ->
     assert report["identity"]["greedy"]["compared"] == 30
     assert report["identity"]["greedy"]["identical"] == 30
     assert report["identity"]["sampled"]["identical"] == 3
+    assert report["identity"]["tools"]["identical"] == 24 == report["tools"]["calls"]
     assert report["mode"] == "deterministic"
     total = report["total"]
     assert total["tokens"] == total["rounds"] + total["accepted"]

@@ -1,0 +1,40 @@
+"""The demo's tool calls: whether the model can be shown tools.
+
+Owns the template that the server is given; questions and functions are the traffic's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dvi.config import DviConfig
+from dvi.traffic.tools import FUNCTIONS, with_tools
+
+FIELDS = {"tools": FUNCTIONS, "tool_choice": "required"}  # of each request
+
+
+def template_of(config: DviConfig) -> str:
+    """The chat template that the model has, or is given; empty where there is none."""
+    if config.model.chat_template is not None:
+        return Path(config.model.chat_template).read_text(encoding="utf-8")
+    from dvi.modeling.resolve import resolve_model_path  # the hub's client: seconds to import
+
+    folder = resolve_model_path(config.model)
+    own = folder / "chat_template.jinja"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    settings = folder / "tokenizer_config.json"
+    found = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    template = found.get("chat_template")
+    return template if isinstance(template, str) else ""
+
+
+def write_template(config: DviConfig, path: Path) -> bool:
+    """Whether the model shows tools, if need be by the template that is then at ``path``."""
+    template = template_of(config)
+    mine = with_tools(template)
+    if mine is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(mine, encoding="utf-8")
+    return mine is not None or "tools" in template
