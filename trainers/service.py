@@ -41,11 +41,18 @@ def main(arguments: Sequence[str]) -> int:
 def _train(config: DviConfig, stop: threading.Event) -> int:
     if stop.is_set():
         return 0
-    priority = take_priority(config.trainer.priority or "idle")
+    priority = take_priority(priority_of(config))
     offer_memory()
     from trainers.background import train_in_background  # see the module's docstring
 
     return train_in_background(config, stop, priority)
+
+
+def priority_of(config: DviConfig) -> str:
+    """What is asked for, else: a draft beside a memory waits for idle cores, one that is alone is
+    all there is.
+    """
+    return config.trainer.priority or ("idle" if config.drafter.kind == "auto" else "low")
 
 
 if __name__ == "__main__":

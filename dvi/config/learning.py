@@ -123,7 +123,8 @@ class TrainerConfig:
     priority: str | None = option(
         None,
         "CPU time beside serving: idle takes what nobody else wants, low about a quarter of a busy "
-        "core, normal an equal share; null is idle, in `dvi demo` low, for a draft alone normal",
+        "core, normal an equal share; null is idle with drafter=auto, else low, and in `dvi demo` "
+        "one more",
         choices=("idle", "low", "normal"),
     )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dvi.config import DviConfig
 from dvi.config.io import dump_config
 from dvi.replay import default_url, open_store
 from dvi.types import Trace
@@ -29,7 +30,7 @@ from tests.trainers.processes import (
 from trainers.background import wait_for_store
 from trainers.checkpoint import Checkpoint, CheckpointStore
 from trainers.process import PARENT_VARIABLE
-from trainers.service import main
+from trainers.service import main, priority_of
 
 NUM_TRACES = 24
 
@@ -210,7 +211,7 @@ PARENT = """
 def test_the_command_trains_at_the_lowest_priority_and_dies_with_its_parent(
     service: ServiceWorld, model: tuple[Path, list[Trace]]
 ) -> None:
-    service.config.trainer.priority = None
+    service.config.trainer.priority = "idle"
     service.store.append("w", model[1][:6])
     dump_config(service.config, service.config_path)
     parent = subprocess.Popen(
@@ -267,3 +268,20 @@ def wait_until(what, timeout_s: float = 120.0) -> None:
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "asked", "taken"),
+    [
+        ("auto", None, "idle"),
+        ("block", None, "low"),
+        ("model", None, "low"),
+        ("auto", "low", "low"),
+    ],
+)
+def test_a_draft_beside_a_memory_waits_for_idle_cores_unless_told(
+    drafter: str, asked: str | None, taken: str
+) -> None:
+    config = DviConfig()
+    config.drafter.kind, config.trainer.priority = drafter, asked
+    assert priority_of(config) == taken
