@@ -16,7 +16,7 @@ from typing import Protocol
 from dvi.decoding import AdapterSlot
 from dvi.decoding.faults import FAULTS
 from dvi.drafting import DraftWeights
-from dvi.modeling.threads import set_thread_modes
+from dvi.modeling.threads import set_side_modes
 from dvi.registry import Act, Adapter, Registry, RegistryError
 from dvi.registry.history import is_settled, service_stack, to_load
 from serving.background import BackgroundThread
@@ -164,7 +164,7 @@ class AdapterWatcher(BackgroundThread):
         super()._end()
 
     def _run(self) -> None:
-        set_thread_modes(1)
+        set_side_modes()
         while not self._stop.is_set():
             try:
                 self.poll()

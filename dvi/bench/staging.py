@@ -29,7 +29,7 @@ from dvi.bench.ways import WAYS
 from dvi.config.io import dump_config
 from dvi.drafting.factory import DRAFTERS
 from dvi.drafting.ground import learned_kind
-from dvi.modeling.threads import set_thread_modes
+from dvi.modeling.threads import set_side_modes
 from dvi.registry import Adapter
 from serving.main import SWITCH_INTERVAL_S, keep_what_is_loaded
 from serving.supervisor import Supervisor, trainer_command, trainer_environment
@@ -64,7 +64,7 @@ def watch(
     stagings: list[Span] = []
     staging: Future[Span] | None = None
     num_quiet = 0  # rounds since the last staging
-    with ThreadPoolExecutor(1, initializer=set_thread_modes, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(1, initializer=set_side_modes) as pool:
         while not is_enough(len(stagings)):
             names = fill(subject, DRAFT, prompts, subject.config.bench.max_tokens)
             is_running = True
