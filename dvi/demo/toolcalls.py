@@ -17,7 +17,8 @@ FIELDS = {"tools": FUNCTIONS, "tool_choice": "required"}  # of each request
 def template_of(config: DviConfig) -> str:
     """The chat template that the model has, or is given; empty where there is none."""
     if config.model.chat_template is not None:
-        return Path(config.model.chat_template).read_text(encoding="utf-8")
+        given = Path(config.model.chat_template)  # where it is missing, the server says so
+        return given.read_text(encoding="utf-8") if given.is_file() else ""
     from dvi.modeling.resolve import resolve_model_path  # the hub's client: seconds to import
 
     folder = resolve_model_path(config.model)

@@ -90,13 +90,15 @@ def _pick(said: Sequence[Saying], request: DraftRequest, position: int) -> tuple
     A greedy request takes what was said most often. A sampled one draws from the mean of what the
     target held likely there, with the target's own noise of ``position``: so it agrees with the
     target as often as coupling allows. With noise of its own a proposal is accepted as often as the
-    target draws it, and the likeliest is best.
+    target draws it, and the likeliest is best. What was likely is known before any rules: a request
+    that has some hears what was said.
     """
     temperature = request.params.temperature
     if temperature == 0:
         return _most_frequent(said)
     named = [(one.by.token, one.token) for one in said]
-    shares = mean([one.shares() for one in said], named, temperature)
+    rows = [one.shares() if request.rules is None else None for one in said]
+    shares = mean(rows, named, temperature)
     token = max(shares, key=shares.__getitem__)
     if len(shares) > 1 and request.purpose is Purpose.CHOICE:
         ids = np.array(sorted(shares), np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 
 from dvi.drafting.ngrams import NgramIndex
@@ -74,7 +74,7 @@ class Arrival:
     ids: tuple[int, ...]  # the prompt's end, then the answer
     num_context: int  # ids of the prompt among them
     is_kept: bool
-    shares: Shares | None = field(default=None, compare=False)  # of the answer's tokens
+    shares: Shares | None = None  # of the answer's tokens
 
 
 class ServedText:

@@ -93,6 +93,27 @@ def test_a_greedy_request_gets_what_was_said() -> None:
     assert ask(drafter, [9, 2]) == (31, 5)
 
 
+class AnyRules:
+    """What a grammar or a bias is to the memory: it cannot know what they leave."""
+
+    def apply(self, row: object) -> bool:
+        raise AssertionError(row)
+
+    def advance(self, token_id: int) -> bool:
+        raise AssertionError(token_id)
+
+
+def test_a_request_with_rules_gets_what_was_said_under_them() -> None:
+    drafter = memory()
+    remember(drafter, [1], (2, {}), (31, {30: 0.9, 31: 0.1}), (5, {}))
+    drafter.served.take_in(None)
+    for seed in range(20):
+        params = SamplingParams(max_tokens=9, temperature=1.0, seed=seed)
+        drafter.release(0)
+        request = DraftRequest(0, 1, 2, 2, params, Context([9, 2]), rules=AnyRules())
+        assert drafter.recall([request])[0].ids == (31, 5)
+
+
 def test_where_verification_has_noise_of_its_own_the_likeliest_is_proposed() -> None:
     drafter = memory()
     remember(drafter, [1], (2, {}), (31, {30: 0.6, 31: 0.4}))
