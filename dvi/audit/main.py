@@ -17,7 +17,7 @@ from dvi.config import DviConfig
 from dvi.config.cores import decode_threads
 from dvi.config.home import replay_url
 from dvi.config.secrets import mask
-from dvi.decoding.gap import choice_gap
+from dvi.decoding.gap import choice_gap, near_tie_bound
 from dvi.modeling.threads import set_thread_modes
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def _judge(config: DviConfig, compared: Compared) -> AuditReport:
     automatic = "exact" if compared.deterministic else "near_tie"
     setting = Setting(
         mode=automatic if audit.mode == "auto" else audit.mode,
-        max_margin=audit.max_margin,
+        max_margin=near_tie_bound(parts.target) if audit.max_margin is None else audit.max_margin,
         source="the replay store" if audit.prompts is None else "the prompt file",
         deterministic=compared.deterministic,
         system_fingerprint=compared.opened.system_fingerprint,

@@ -9,18 +9,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from dvi.bench.bench import Ids
 from dvi.bench.part import Json
 from dvi.bench.race import Answer, How, Result
-from dvi.decoding.gap import choice_gap
+from dvi.decoding.gap import choice_gap, near_tie_bound
 from dvi.modeling.target import TargetModel
 from dvi.types import DecodeRequest, SamplingParams
-
-# What two orders of summing may move a gap of logits (ARCHITECTURE, fact 7). Half precision keeps
-# 8 or 11 bits of logits around 20.
-BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,7 @@ class Identity:
 
 def own_bound(target: TargetModel) -> float:
     """For answers of engines of ours: canonical forwards leave no ties to chance."""
-    return 0.0 if target.deterministic else BOUNDS[target.dtype]
+    return 0.0 if target.deterministic else near_tie_bound(target)
 
 
 def compare(

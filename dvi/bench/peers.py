@@ -14,12 +14,12 @@ from pathlib import Path
 
 from dvi.bench.bench import Bench, Ids
 from dvi.bench.cells import CELLS, Cell, cells_section, chosen_cells, run_cell
-from dvi.bench.check import BOUNDS
 from dvi.bench.part import Part, Section
 from dvi.bench.prompts import Item, narrow_items, read_items
 from dvi.bench.race import Answer, How, Runner
 from dvi.bench.runners import engine_runners
 from dvi.bench.vllm_peer import open_vllm
+from dvi.decoding.gap import near_tie_bound
 from dvi.decoding.stats import Phase
 from dvi.modeling.peer import HuggingFacePeer
 
@@ -67,7 +67,7 @@ def measure(bench: Bench) -> Section:
     items = _items(bench)
     like = loaded.target.dtype, loaded.target.device
     peer = HuggingFacePeer.load(loaded.path, like, loaded.tokenizer.end_token_ids)
-    bound = BOUNDS[loaded.target.dtype]  # theirs are other sums, also in deterministic mode
+    bound = near_tie_bound(loaded.target)  # theirs are other sums, also in deterministic mode
     results, notes = [], []
     with ExitStack() as stack:
         vllm = stack.enter_context(open_vllm(bench, loaded.path))

@@ -130,8 +130,11 @@ class AuditConfig:
         "decoding.deterministic, else near_tie",
         choices=("auto", "exact", "near_tie"),
     )
-    max_margin: float = option(
-        1e-3, "largest gap of a near-tie, in logits; bfloat16 needs more", low=0
+    max_margin: float | None = option(
+        None,
+        "largest gap of a near-tie, in logits; null: 1e-3, of float16 and 8-bit weights 0.1, of "
+        "bfloat16 0.5",
+        low=0,
     )
     max_traces: int = option(64, "stored answers or prompts that are decoded again", low=1)
     max_age_s: float | None = option(None, "older answers are left out; null is none", low=0)

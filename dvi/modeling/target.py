@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dvi.modeling.cache import KvCache, new_kv_cache
 from dvi.modeling.layer import Layer, LayerWeights, make_layer, plain_weights, run_layer
-from dvi.modeling.linear import Kernels, Quantization, choose_kernels, make_matrix
+from dvi.modeling.linear import Kernels, Packing, Quantization, choose_kernels, make_matrix
 from dvi.modeling.plan import Plan, Segment, make_plan
 from dvi.modeling.rope import RopeTable
 from dvi.modeling.spec import ModelSpec
@@ -44,6 +44,7 @@ class TargetModel:
         self.spec = spec
         self.exit_layer = exit_layer  # k
         self.deterministic = kernels.deterministic  # canonical forwards only
+        self.is_quantized = kernels.target is Packing.INT8
         self.packing = kernels.others  # for matrices that are no part of the target
         self.dtype = weights.embedding.dtype
         self.device = weights.embedding.device

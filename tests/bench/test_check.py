@@ -11,6 +11,8 @@ from dvi.bench.bench import Ids
 from dvi.bench.check import compare, own_bound
 from dvi.bench.prompts import Item
 from dvi.bench.race import Answer, How, Result, Turn, single_units
+from dvi.decoding.gap import INT8_NEAR_TIE, near_tie_bound
+from dvi.modeling.linear import Quantization
 from dvi.modeling.plan import Segment
 from dvi.modeling.target import TargetModel
 from tests.rigs import build_target
@@ -68,3 +70,9 @@ def test_an_answer_that_ends_too_early_is_a_failure() -> None:
 def test_a_deterministic_target_allows_no_near_tie() -> None:
     exact, fast = (build_target(dtype=torch.float32, deterministic=one) for one in (True, False))
     assert (own_bound(exact), own_bound(fast)) == (0.0, 1e-3)
+
+
+def test_rounded_activations_part_sooner_than_floats() -> None:
+    """Of 8-bit weights; how far is measured in dvi/decoding/gap.py."""
+    quantized = build_target(dtype=torch.float32, quantization=Quantization.INT8)
+    assert near_tie_bound(quantized) == INT8_NEAR_TIE > near_tie_bound(build_target())

@@ -11,8 +11,8 @@ import json
 import pytest
 import torch
 
-from dvi.bench.check import BOUNDS
 from dvi.bench.stats import quantile
+from dvi.decoding.gap import NEAR_TIES
 from tests.gpu.synthetic import (
     BILLION,
     Place,
@@ -49,7 +49,7 @@ def test_answers_with_drafts_equal_plain_ones_but_for_near_ties(dtype: torch.dty
     draft = decode(engine, asked, MAX_TOKENS, plain=False)
     found = near_ties(target, asked, plain, draft)
     _tell("near ties", dtype=str(dtype), compared=found.compared, margins=found.margins)
-    assert max(found.margins, default=0.0) <= BOUNDS[dtype]
+    assert max(found.margins, default=0.0) <= NEAR_TIES[dtype]
 
 
 def test_swaps_pause_a_running_request_for_less_than_a_millisecond() -> None:
