@@ -21,7 +21,7 @@ from dvi.config import DviConfig
 from dvi.config.home import demo_dir
 from dvi.demo.answers import Answer
 from dvi.demo.board import Board
-from dvi.demo.client import Pass, run_pass, tell_trainer, wait_for_trainer
+from dvi.demo.client import Pass, RequestFailed, run_pass, tell_trainer, wait_for_trainer
 from dvi.demo.compare import Comparison, compare
 from dvi.demo.page import identity_line, page, phase_line, speed_line, tool_line
 from dvi.demo.picture import save_png, svg
@@ -119,14 +119,21 @@ def _all_passes(run: Run, url: str) -> Passes:
 
 
 def _tool_pair(run: Run, url: str) -> tuple[list[Answer], list[Answer]]:
-    """With and without speculation, one after the other, since their speeds are compared."""
+    """With and without speculation, one after the other, since their speeds are compared.
+
+    None where the server refuses them, as where functions and question do not fit its context.
+    """
     prompts = make_tool_stream(run.config.demo.tool_prompts, run.config.demo.seed)
     log.info("%d tool calls, with and without speculation", len(prompts))
     served, plain = (
         replace(run.ways(speculation=one), in_flight=run.config.demo.streams, fields=TOOL_FIELDS)
         for one in (True, False)
     )
-    return run_pass(url, prompts, served, _silent), run_pass(url, prompts, plain, _silent)
+    try:
+        return run_pass(url, prompts, served, _silent), run_pass(url, prompts, plain, _silent)
+    except RequestFailed as error:
+        log.warning("no tool calls: %s", error)
+        return [], []
 
 
 def _sampled_pair(run: Run, url: str, drawn: Sequence[Prompt]) -> tuple[list[Answer], list[Answer]]:
