@@ -12,7 +12,6 @@ import logging
 from dvi.drafting import Drafter
 from dvi.drafting.auto import sources_of
 from dvi.drafting.memory import MemoryDrafter
-from dvi.drafting.shares import shares_of
 from serving.background import BackgroundThread
 from serving.trace_log import TraceLog
 
@@ -58,6 +57,6 @@ class Recollection(BackgroundThread):
         for trace in traces:
             if self._stop.is_set():
                 return
-            memory.remember(trace.prompt_ids, trace.output_ids, self._scope, shares_of(trace))
+            memory.remember_trace(trace, self._scope)
         if traces:
             logger.info("%d stored answers are remembered", len(traces))

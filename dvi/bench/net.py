@@ -48,11 +48,11 @@ def measure(bench: Bench) -> Section:
             if bench.stop.is_asked():
                 break
             log.info("net: %s, request %d", prompts[0].domain, prompts[0].index + 1)
-            before = [] if place % 2 else run_pass(still.url, prompts, how, _silent)
+            before = [] if place % 2 else run_pass(still.url, prompts, how)
             tell_trainer(learns.url, "resume")
-            with_training = run_pass(learns.url, prompts, how, _silent)
+            with_training = run_pass(learns.url, prompts, how)
             tell_trainer(learns.url, "pause")
-            turns.append((with_training, before or run_pass(still.url, prompts, how, _silent)))
+            turns.append((with_training, before or run_pass(still.url, prompts, how)))
         metrics = httpx.get(f"{learns.url}/metrics", timeout=10.0).text
     return section(turns, metrics)
 
@@ -64,10 +64,6 @@ def in_turns(stream: Sequence[Prompt]) -> list[list[Prompt]]:
         prompts = list(group)
         turns += [prompts[first : first + TURN] for first in range(0, len(prompts), TURN)]
     return turns
-
-
-def _silent(_answer: Answer) -> None:
-    """Nothing to show."""
 
 
 def _seconds(answers: Sequence[Answer]) -> float:

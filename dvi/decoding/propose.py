@@ -19,7 +19,6 @@ from dvi.decoding.stats import Ledger, Phase
 from dvi.drafting import Drafter, DraftRequest, Proposal
 from dvi.drafting.auto import sources_of
 from dvi.drafting.base import Context
-from dvi.drafting.shares import shares_of
 from dvi.drift import Turn
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
@@ -105,8 +104,7 @@ class Proposer:
         if memory is None:
             return
         for session, trace in ended:
-            scope = session.request.scope
-            memory.remember(trace.prompt_ids, trace.output_ids, scope, shares_of(trace))
+            memory.remember_trace(trace, session.request.scope)
 
     def observe(self, hidden: Tensor, plan: Plan, sessions: Sequence[Session]) -> None:
         """Show the drafter the shallow states [N, H] of a pass over these sessions."""

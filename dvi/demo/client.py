@@ -100,8 +100,15 @@ def _send(client: httpx.Client, prompt: Prompt, how: Pass, start_s: float) -> An
     return _answer(prompt, reply.json(), started_s, time.monotonic() - start_s)
 
 
+def _silent(_answer: Answer) -> None:
+    """Nothing to show."""
+
+
 def run_pass(
-    url: str, prompts: Sequence[Prompt], how: Pass, tell: Callable[[Answer], None]
+    url: str,
+    prompts: Sequence[Prompt],
+    how: Pass,
+    tell: Callable[[Answer], None] = _silent,
 ) -> list[Answer]:
     """Answers in stream order; ``tell`` gets each as it comes, in this thread.
 

@@ -72,10 +72,6 @@ class Run:
         )
 
 
-def _silent(answer: Answer) -> None:
-    """Nothing to show."""
-
-
 def _of_each_domain(prompts: Sequence[Prompt], count: int, *, from_end: bool) -> list[Prompt]:
     chosen: list[Prompt] = []
     for domain in DOMAINS:
@@ -90,8 +86,8 @@ def _speed_sample(run: Run, url: str) -> list[Answer]:
     The first prompts warm it up: of each domain one is computed whole.
     """
     how = replace(run.ways(speculation=False), in_flight=run.config.demo.streams)
-    run_pass(url, _of_each_domain(run.prompts, 1, from_end=False), how, _silent)
-    return run_pass(url, _of_each_domain(run.prompts, SPEED_SAMPLE, from_end=True), how, _silent)
+    run_pass(url, _of_each_domain(run.prompts, 1, from_end=False), how)
+    return run_pass(url, _of_each_domain(run.prompts, SPEED_SAMPLE, from_end=True), how)
 
 
 def _all_passes(run: Run, url: str) -> Passes:
@@ -106,7 +102,7 @@ def _all_passes(run: Run, url: str) -> Passes:
     sample = _speed_sample(run, url)
     laps.lap("plain speed")
     log.info("the same %d prompts by plain decoding", len(run.prompts))
-    plain = run_pass(url, run.prompts, run.ways(speculation=False), _silent)
+    plain = run_pass(url, run.prompts, run.ways(speculation=False))
     laps.lap("plain check")
     few = -(-demo.sampled_prompts // len(DOMAINS))
     drawn = _of_each_domain(run.prompts, few, from_end=False)[: demo.sampled_prompts]
@@ -130,7 +126,7 @@ def _tool_pair(run: Run, url: str) -> tuple[list[Answer], list[Answer]]:
         for one in (True, False)
     )
     try:
-        return run_pass(url, prompts, served, _silent), run_pass(url, prompts, plain, _silent)
+        return run_pass(url, prompts, served), run_pass(url, prompts, plain)
     except RequestFailed as error:
         log.warning("no tool calls: %s", error)
         return [], []
@@ -140,7 +136,7 @@ def _sampled_pair(run: Run, url: str, drawn: Sequence[Prompt]) -> tuple[list[Ans
     """With and without speculation, side by side: a step costs little more for more rows."""
     ways = [run.ways(speculation=one, temperature=TEMPERATURE) for one in (True, False)]
     with ThreadPoolExecutor(len(ways)) as pool:
-        served, plain = pool.map(lambda how: run_pass(url, drawn, how, _silent), ways)
+        served, plain = pool.map(lambda how: run_pass(url, drawn, how), ways)
     return served, plain
 
 

@@ -24,12 +24,12 @@ from dvi.drafting.ngrams import NgramIndex
 from dvi.drafting.occurrence import OurText
 from dvi.drafting.reading import Search, read_on
 from dvi.drafting.served import ServedText
-from dvi.drafting.shares import Shares
+from dvi.drafting.shares import Shares, shares_of
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter
-from dvi.types import Source
+from dvi.types import Source, Trace
 
 NOTHING = Proposal((), (), Source.TARGET, 0)
 # Tokens of a prompt's end that are kept before its answer: what the answer may have copied.
@@ -84,6 +84,7 @@ class MemoryDrafter:
         self._orders = index_orders(config.memory_min_match, config.memory_max_match)
         self._max_match = config.memory_max_match
         self._scope = config.memory_scope
+        self._remembers = config.memory_scope not in ("request", "off")
         context_len = max(self._max_match, PROMPT_TOKENS)
         self.served = ServedText(self._orders, config.memory_max_tokens, context_len)
         self._rows: dict[int, RowText] = {}
@@ -99,8 +100,13 @@ class MemoryDrafter:
 
         ``shares`` are those of its tokens; without them sampled requests hear what it says alone.
         """
-        if self._scope not in ("request", "off") and output_ids:
+        if self._remembers and output_ids:
             self.served.remember(prompt_ids, output_ids, self._shared(scope), shares)
+
+    def remember_trace(self, trace: Trace, scope: str) -> None:
+        """The same, with what the target held likely. Any thread."""
+        if self._remembers:
+            self.remember(trace.prompt_ids, trace.output_ids, scope, shares_of(trace))
 
     def forget(self, prompt_ids: Sequence[int], output_ids: Sequence[int], scope: str) -> None:
         """Erase an answer that must not be kept. Any thread; done in turn as rounds go by."""

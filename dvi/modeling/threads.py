@@ -12,9 +12,9 @@ import threading
 
 import torch
 
-# An eighth of a core where decoding takes all of them, which costs steps 7%; at 10 it is a quarter,
-# for 40%. Lower would be slower for nobody's gain: who waits for the interpreter waits for whoever
-# holds it, whatever its priority.
+# So low that steps, whose threads wait for each other, hardly feel it (`staging` in docs/bench.md).
+# Lower would be slower for nobody's gain: who waits for the interpreter waits for whoever holds it,
+# whatever its priority.
 SIDE_NICENESS = 15
 
 

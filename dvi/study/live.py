@@ -13,7 +13,6 @@ from dvi.decoding.batch import Result, decode_batch
 from dvi.decoding.startup import Loaded, Outlets, engine_on
 from dvi.drafting.auto import sources_of
 from dvi.drafting.ground import learned_kind
-from dvi.drafting.shares import shares_of
 from dvi.registry import Adapter
 from dvi.study.rounds import Counts, count_letters
 from dvi.study.simulate import Guess
@@ -79,7 +78,7 @@ def _decode(loaded: Loaded, setup: Setup, sample: Sample) -> list[Result]:
     memory = sources_of(drafter).memory
     if memory is not None:
         for trace in sample.before:
-            memory.remember(trace.prompt_ids, trace.output_ids, "", shares_of(trace))
+            memory.remember_trace(trace, "")
     return decode_batch(
         engine,
         [DecodeRequest(one.request_id, one.prompt_ids, one.sampling) for one in sample.traces],

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from dvi.config import DrafterConfig
 from dvi.drafting.base import Context, DraftRequest
 from dvi.drafting.memory import MemoryDrafter
-from dvi.drafting.shares import shares_of
 from dvi.types import Trace
 
 KNOWN_LENGTH = 3  # tokens; a shorter match says little
@@ -32,7 +31,7 @@ def recall(config: DrafterConfig, stream: Sequence[Trace]) -> Iterator[Recalled]
     for trace in stream:
         yield _recall(drafter, trace)
         drafter.release(0)
-        drafter.remember(trace.prompt_ids, trace.output_ids, "", shares_of(trace))
+        drafter.remember_trace(trace, "")
 
 
 def _recall(drafter: MemoryDrafter, trace: Trace) -> Recalled:

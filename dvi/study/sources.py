@@ -22,7 +22,6 @@ from dvi.decoding.text import DecoderFactory
 from dvi.decoding.verdict import Verdict
 from dvi.drafting import Proposal
 from dvi.drafting.memory import MemoryDrafter
-from dvi.drafting.shares import shares_of
 from dvi.study.rounds import letters
 from dvi.study.simulate import Guess
 from dvi.types import DecodeRequest, Source, Trace
@@ -65,7 +64,7 @@ class Server:
     def remember(self, trace: Trace) -> None:
         """Let the memory, if there is one, learn an answer."""
         if self._memory is not None:
-            self._memory.remember(trace.prompt_ids, trace.output_ids, "", shares_of(trace))
+            self._memory.remember_trace(trace, "")
 
     def _round(self, session: Session, trace: Trace, guess: Guess) -> str:
         """As ``Engine.step``, for one session."""
