@@ -5,7 +5,6 @@ Owns the template that the server is given; questions and functions are the traf
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from dvi.config import DviConfig
@@ -19,16 +18,11 @@ def template_of(config: DviConfig) -> str:
     if config.model.chat_template is not None:
         given = Path(config.model.chat_template)  # where it is missing, the server says so
         return given.read_text(encoding="utf-8") if given.is_file() else ""
-    from dvi.modeling.resolve import resolve_model_path  # the hub's client: seconds to import
+    # The hub's client takes a second to import.
+    from dvi.modeling.resolve import resolve_model_path
+    from dvi.modeling.spec import read_chat_template
 
-    folder = resolve_model_path(config.model)
-    own = folder / "chat_template.jinja"
-    if own.is_file():
-        return own.read_text(encoding="utf-8")
-    settings = folder / "tokenizer_config.json"
-    found = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
-    template = found.get("chat_template")
-    return template if isinstance(template, str) else ""
+    return read_chat_template(resolve_model_path(config.model))
 
 
 def write_template(config: DviConfig, path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from dvi.config import DviConfig
 from dvi.doctor.finding import Finding, fault, ok, warning
 from dvi.modeling.resolve import local_model_path
-from dvi.modeling.spec import SUPPORTED, ModelRefused, read_json
+from dvi.modeling.spec import SUPPORTED, ModelRefused, read_chat_template, read_json
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ROW_TILE = 512  # cache rows are a multiple of so many positions long
@@ -137,9 +137,7 @@ def _check_template(given: str | None, folder: Path) -> Finding:
         if Path(given).is_file():
             return ok("template", f"the chat template is {given}")
         return fault("template", f"model.chat_template={given}: no such file", "name a file")
-    path = folder / "tokenizer_config.json"
-    inside = path.is_file() and bool(read_json(path).get("chat_template"))
-    if inside or (folder / "chat_template.jinja").is_file():
+    if read_chat_template(folder):
         return ok("template", "the model has a chat template")
     return warning(
         "template",

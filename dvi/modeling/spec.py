@@ -72,3 +72,17 @@ class ModelSpec:
 def plain_inv_freq(head_dim: int, theta: float = 10000.0) -> tuple[float, ...]:
     """Rotary frequencies without scaling: theta^(-2i / head_dim) (arXiv 2104.09864)."""
     return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2))
+
+
+def read_chat_template(folder: Path) -> str:
+    """The chat template that a checkpoint brings; empty where it has none.
+
+    Raises ModelRefused for settings that cannot be read, also where a file of its own goes first.
+    """
+    settings, own = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    found = read_json(settings).get("chat_template") if settings.is_file() else None
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    if isinstance(found, list):  # several, by name
+        found = {one["name"]: one["template"] for one in found}.get("default")
+    return found if isinstance(found, str) else ""

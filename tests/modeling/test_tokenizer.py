@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dvi.modeling.detokenizer import Detokenizer
-from dvi.modeling.spec import ModelRefused
+from dvi.modeling.spec import ModelRefused, read_chat_template
 from dvi.modeling.tokenizer import GenerationDefaults, Tokenizer
 from tests.rigs import CORPUS, make_model_folder
 
@@ -196,3 +196,18 @@ def test_a_template_that_cannot_be_used_is_refused_at_load(
         Tokenizer.load(folder, str(mine))
     assert str(mine) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_folders_own_template_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    settings = tmp_path / "tokenizer_config.json"
+    assert read_chat_template(tmp_path) == ""
+    for entry in (
+        "one",
+        [{"name": "rag", "template": "two"}, {"name": "default", "template": "one"}],
+    ):
+        settings.write_text(json.dumps({"chat_template": entry}))
+        assert read_chat_template(tmp_path) == "one"
+    settings.write_text(json.dumps({"chat_template": None}))
+    assert read_chat_template(tmp_path) == ""
+    (tmp_path / "chat_template.jinja").write_text("three")
+    assert read_chat_template(tmp_path) == "three"
