@@ -24,6 +24,7 @@ from dvi.launch.request import LaunchRequest
 from dvi.modeling.fingerprint import base_fingerprint
 from dvi.modeling.resolve import resolve_model_path
 from dvi.modeling.threads import set_thread_modes
+from dvi.registry import Registry
 from dvi.study.arms import Arm, full, quick, small
 from dvi.study.record import record
 from dvi.study.report import write
@@ -56,6 +57,9 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="arms whose name has this text")
     parser.add_argument("--minutes", type=float, help="start no arm that would end later")
     parser.add_argument("--out", type=Path, help="output folder (default DVI_HOME/study/SIZE)")
+    parser.add_argument(
+        "--adapters", type=Path, help="folder of adapters whose live version each arm starts with"
+    )
     parser.add_argument("--list", action="store_true", help="print the arms and run nothing")
     parser.add_argument("--report", action="store_true", help="tables of what is there, no runs")
     parser.add_argument("overrides", nargs="*", help="config keys of all arms: key=value")
@@ -79,7 +83,7 @@ def _arms(options: argparse.Namespace) -> tuple[str, list[Arm]]:
 
 def _served(options: argparse.Namespace) -> int:
     """Not with the words of an arm: nothing is run and nothing is written."""
-    others = ("seeds", "only", "minutes", "out", "list", "report")
+    others = ("seeds", "only", "minutes", "out", "adapters", "list", "report")
     given = [name for name in others if vars(options)[name]]
     if given:
         raise ValueError(f"--served takes config keys alone, not --{given[0]}")
@@ -100,7 +104,8 @@ def _study(options: argparse.Namespace) -> int:
     folder = options.out or dvi_home() / "study" / size
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     base = base_fingerprint(resolve_model_path(config.model), 0, 0)
-    results = ResultFile(folder / "arms.jsonl", source_hash(base, options.overrides))
+    common = [*options.overrides, *_live_manifest(options.adapters)]
+    results = ResultFile(folder / "arms.jsonl", source_hash(base, common))
     done = {result.arm for result in results.read()}
     if not options.report:
         missing = [arm for arm in arms if arm.name not in done]
@@ -122,6 +127,17 @@ def _study(options: argparse.Namespace) -> int:
     return 0
 
 
+def _live_manifest(adapters: Path | None) -> list[str]:
+    """What names the version that arms start with; ValueError where a folder has none."""
+    if adapters is None:
+        return []
+    registry = Registry(adapters, 1)
+    version = registry.current() if adapters.is_dir() else 0
+    if not version:
+        raise ValueError(f"--adapters {adapters}: no version is live there")
+    return [repr(registry.manifest(version))]
+
+
 def _run(
     arms: Sequence[Arm], options: argparse.Namespace, results: ResultFile, folder: Path
 ) -> None:
@@ -132,7 +148,7 @@ def _run(
     start_s = clock()
     plans = [arm.setting.plan for arm in arms]
     recordings = record(config_of(options.overrides), plans, folder / "prompts", _told(clock))
-    kit = Kit(options.overrides, recordings, Models(), folder / "work")
+    kit = Kit(options.overrides, recordings, Models(), folder / "work", options.adapters)
     longest_s = 0.0
     for place, arm in enumerate(arms):
         spent_s = clock() - start_s

@@ -63,7 +63,10 @@ def source_hash(model: str, common: Sequence[str]) -> str:
     package = PACKAGE_DIR
     files = [
         path
-        for path in (*package.rglob("*.py"), *(package.parent / "trainers").rglob("*.py"))
+        for path in (
+            *(*package.rglob("*.py"), *package.rglob("*.[ch]")),
+            *(package.parent / "trainers").rglob("*.py"),
+        )
         if path.relative_to(package.parent).parts[1] not in UNUSED
         and (path.parent.name != "study" or path.name not in SHOWING)
     ]

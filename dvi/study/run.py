@@ -32,6 +32,7 @@ from dvi.study.states import CachedStates
 from dvi.types import Trace
 from trainers.build import Ground, build_training
 from trainers.prepared import open_rows
+from trainers.training import Training
 
 LIVE_REQUESTS = 4  # of the stream's end that the engine decodes again
 
@@ -78,6 +79,7 @@ class Kit:
     recordings: dict[float, Recording]  # by temperature
     models: Models
     work_dir: Path  # emptied before and after each arm
+    adapters: Path | None = None  # the registry whose live version arms start with
 
 
 def run_arm(arm: Arm, kit: Kit) -> ArmResult:
@@ -93,10 +95,14 @@ def run_arm(arm: Arm, kit: Kit) -> ArmResult:
     draft_len = config.decoding.draft_len
     start_s = time.perf_counter()
     with _emptied(kit.work_dir) as folder, open_rows(folder, config.replay) as store:
+        if kit.adapters is not None:
+            shutil.copytree(kit.adapters, folder / "adapters")
         registry = Registry(folder / "adapters", config.registry.keep_versions)
         ground = Ground(loaded.target, base, store, registry, folder / "trainer")
         training = build_training(config, ground)
         training.parts.learner.inputs = states
+        if kit.adapters is not None:
+            _require_live(training, arm)
         progress = Progress()
         served = list(simulate(training, stream, draft_len, progress))
         seconds = time.perf_counter() - start_s
@@ -122,6 +128,13 @@ def run_arm(arm: Arm, kit: Kit) -> ArmResult:
         live={name: _live_row(check) for name, check in checks.items()},
         requests=tuple(_row(*one) for one in zip(served, recalled, walks, strict=True)),
     )
+
+
+def _require_live(training: Training, arm: Arm) -> None:
+    """Raise ValueError where the registry's live version does not fit the arm."""
+    version, _, fault = training.parts.versions.served()
+    if not version:
+        raise ValueError(f"{arm.name} cannot start from --adapters: {fault or 'nothing is live'}")
 
 
 def cut(trace: Trace, top_ids: int) -> Trace:

@@ -102,9 +102,14 @@ class Service:
 def simulate(
     training: Training, stream: Sequence[Trace], draft_len: int, progress: Progress
 ) -> Iterator[Served]:
-    """Serve and learn from ``stream``; a training at its start, whose store is empty."""
+    """Serve and learn from ``stream``; a training at its start, whose store is empty.
+
+    The registry's live version serves first, and is trained further.
+    """
     training.resume(TRAINING_ID)
     service = Service(training)
+    service.follow()
+    service.replaced = None  # what was live before the stream has replaced nothing in it
     for trace in stream:
         proposal = service.guess(trace)
         yield Served(

@@ -83,7 +83,9 @@ def test_no_arm_is_started_that_would_end_after_the_limit(
     assert "15 arms are left" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", [["--only", "nothing"], ["--seeds", "0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--only", "nothing"], ["--seeds", "0"], ["--adapters", "missing"]]
+)
 def test_words_that_mean_nothing_are_refused(
     ran: list[str], tmp_path: Path, wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,11 +81,13 @@ def recording(common: list[str]) -> Recording:
     }
 
 
-def run(common: list[str], recording: Recording, *words: str) -> ArmResult:
+def run(
+    common: list[str], recording: Recording, *words: str, adapters: Path | None = None
+) -> ArmResult:
     torch.set_num_threads(1)
     setting = Setting("tried", words, PLAN)
     with tempfile.TemporaryDirectory() as folder:
-        kit = Kit(common, {0.0: recording}, Models(), Path(folder) / "work")
+        kit = Kit(common, {0.0: recording}, Models(), Path(folder) / "work", adapters)
         return run_arm(Arm(setting, 1), kit)
 
 
@@ -197,6 +199,34 @@ def test_without_training_the_untrained_draft_serves_to_the_end(
     found = run(common, recording, "objective=kl", "drafter=block", "trainer.steps_per_trace=0")
     assert {row.version for row in found.requests} == {0}
     assert found.requests[-1].trained_positions == 0
+
+
+@pytest.mark.slow
+def test_an_arm_starts_with_the_live_version_that_is_given(
+    common: list[str], recording: Recording, tmp_path: Path
+) -> None:
+    words = ("objective=kl", "drafter=block")
+    config, registry = config_of([*common, *words]), Registry(tmp_path / "adapters", 100)
+    loaded = load_model(config)
+    with open_rows(tmp_path, config.replay) as store:
+        base = draft_fingerprint(loaded.path, config)
+        ground = Ground(loaded.target, base, store, registry, tmp_path / "trainer")
+        stream = [recording[one] for one in PLAN.requests(0)]
+        for _ in simulate(build_training(config, ground), stream, 2, Progress()):
+            pass
+    live = registry.current()
+    assert live > 0
+    start = {"adapters": registry.root}
+    still = run(common, recording, *words, "trainer.steps_per_trace=0", **start)
+    assert {row.version for row in still.requests} == {live}
+    cold = run(common, recording, *words, "trainer.steps_per_trace=0")
+    rights = [sum(row.hits.count("1") for row in one.requests) for one in (still, cold)]
+    assert rights[0] > rights[1]
+    learning = run(common, recording, *words, **start)
+    assert learning.requests[0].version == live
+    assert learning.requests[0].hits == still.requests[0].hits
+    with pytest.raises(ValueError, match="adapters"):
+        run(common, recording, "objective=kl", "drafter=head", **start)
 
 
 def test_recorded_answers_are_the_target_s_own(recording: Recording) -> None:
