@@ -40,16 +40,23 @@ ensure_venv() {
         say "Making $VENV with $python"
         "$python" -m venv --clear "$VENV"
     fi
-    wanted="$(file_hash "$VENV/bin/python" "$LOCK" "$ROOT/pyproject.toml" "$ROOT/setup.py")"
+    wanted="$(file_hash "$VENV/bin/python" "$LOCK" "$ROOT/pyproject.toml" "$ROOT/setup.py" \
+        "$ROOT"/dvi/native/*.[ch])"
     if [ -f "$MARKER" ] && [ "$(cat "$MARKER")" = "$wanted" ]; then
         return 0
     fi
     say "Installing the locked packages: about 0.4 GB to download (0.2 GB of it torch; with CUDA"
     say "libraries, pip's default on Linux, 3 GB more: see README for the CPU build)."
+    has_compiler || say "No C compiler: decode steps will take longer (Debian: apt install gcc)."
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r "$LOCK"
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
         --no-deps --no-build-isolation -e "$ROOT"
     printf '%s' "$wanted" >"$MARKER"
+}
+
+has_compiler() {
+    [ "$(uname -sm)" != "Linux x86_64" ] || command -v gcc >/dev/null 2>&1 \
+        || command -v cc >/dev/null 2>&1
 }
 
 has_postgres() {

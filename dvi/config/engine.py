@@ -29,8 +29,8 @@ class ModelConfig:
     )
     packed_weights: str = option(
         "auto",
-        "hold float matrices a second time, packed for passes of several positions; auto: if memory"
-        " allows",
+        "where no compiled kernels run: hold float matrices a second time, packed for passes of"
+        " several positions; auto: if memory allows",
         choices=("auto", "always", "never"),
     )
     num_threads: int = option(0, "CPU threads of the decode loop; 0 takes all cores", low=0)
@@ -113,7 +113,9 @@ class DecodingConfig:
         choices=("coupled", "rejection"),
     )
     deterministic: bool = option(
-        False, "canonical forwards only: equal bits for any batch, width and chunking"
+        False,
+        "equal bits for any batch, width and chunking, checked at start; compiled kernels have"
+        " them in either mode",
     )
     prefix_scope: str | None = option(
         None,

@@ -153,7 +153,7 @@ class DemoConfig:
     tool_prompts: int = option(24, "tool calls; none where the model has no chat template", low=0)
     max_tokens: int = option(48, "tokens an answer", low=1)
     deterministic: bool = option(
-        True, "canonical forwards, every answer must be identical; false: the fast mode"
+        True, "every answer must be identical, bit for bit; false: but for near-ties"
     )
     control: bool = option(False, "run the same stream with the trainer off as well")
     seed: int = option(0, "of the templates", low=0)

@@ -19,6 +19,7 @@ from dvi.config import DviConfig
 from dvi.config.cores import has_cpu_limit, num_cores
 from dvi.config.home import PACKAGE_DIR, dvi_home, in_checkout, state_dir
 from dvi.doctor.finding import Finding, fault, ok, warning
+from dvi.native.find import can_run, compiled_files
 
 DISTRIBUTION = "dvi-serving"
 LEAST_PYTHON = (3, 11)
@@ -89,6 +90,20 @@ def check_threads(config: DviConfig) -> Finding:
         message = f"{text}; training takes from the same limit on CPU time, whatever its priority"
         return warning("threads", message, "docker run --cpuset-cpus=0-3 instead of --cpus=4")
     return ok("threads", text)
+
+
+def check_kernels() -> Finding:
+    """The kernels of decode steps are compiled, where this processor can run them."""
+    if not can_run():
+        return ok("kernels", "torch computes all: ours are for AVX-512 with VNNI")
+    if compiled_files():
+        return ok("kernels", "ours are compiled for this processor")
+    package = DISTRIBUTION
+    if in_checkout():
+        package = f"--no-build-isolation -e {PACKAGE_DIR.parent}"
+    install = f"{sys.executable} -m pip install --force-reinstall --no-deps {package}"
+    message = "not compiled, so that decode steps take about twice as long"
+    return warning("kernels", message, f"sudo apt install gcc && {install}")
 
 
 def nearest_folder(path: Path) -> Path:

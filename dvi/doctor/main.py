@@ -14,6 +14,7 @@ from dvi.doctor.draft import check_draft
 from dvi.doctor.environment import (
     check_device,
     check_disk,
+    check_kernels,
     check_packages,
     check_python,
     check_threads,
@@ -30,6 +31,7 @@ def examine(config: DviConfig) -> list[Finding]:
         check_python(),
         check_packages(),
         check_threads(config),
+        check_kernels(),
         check_disk(config),
         check_device(config),
         *check_model(config),

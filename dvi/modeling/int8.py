@@ -16,6 +16,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from dvi.native.layers import make_native_matrix
+
 WEIGHT_LIMIT = 127
 DIGIT = 128
 ACTIVATION_LIMIT = WEIGHT_LIMIT * DIGIT  # high digit in [-127, 127], low digit in [-64, 64]
@@ -32,6 +34,7 @@ class Int8Linear:
         self.bias = bias  # [O]
         self.quantized, self.scales = quantize(weight)  # [O, I] int8, [O]
         self._columns = self.quantized.t()
+        self.native = make_native_matrix(self.quantized, bias, self.scales)
 
     @property
     def num_bytes(self) -> int:
@@ -41,6 +44,8 @@ class Int8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """[n, I] -> [n, O]."""
         num_rows = x.shape[0]
+        if self.native is not None and x.dtype == torch.float32:
+            return self.native(x)
         wide = x.to(self.scales.dtype)
         scale = wide.abs().amax(1, keepdim=True).mul_(1 / ACTIVATION_LIMIT)  # [n, 1]
         low = (wide / scale).round_()  # a row of zeros: any bytes, times scale 0 at the end

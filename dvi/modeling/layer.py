@@ -18,6 +18,7 @@ from dvi.modeling.linear import Matrix, Packing, make_matrix
 from dvi.modeling.norm import RmsNorm
 from dvi.modeling.plan import Plan, Span
 from dvi.modeling.spec import ModelSpec
+from dvi.native.layers import NativeLayer, make_native_layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Layer:
     post_norm: RmsNorm
     gate_up: Matrix
     down: Matrix
+    native: NativeLayer | None  # all of it in one call, where all its matrices are native
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -63,15 +65,31 @@ class Layer:
 def make_layer(weights: LayerWeights, spec: ModelSpec, packing: Packing) -> Layer:
     """Fuse q, k, v and gate, up; pack or quantize. Floats are new tensors where fused only."""
     qkv = torch.cat((weights.q, weights.k, weights.v))
+    matrices = (
+        make_matrix(qkv, _join_biases(weights), packing),
+        make_matrix(weights.o, weights.o_bias, packing),
+        make_matrix(torch.cat((weights.gate, weights.up)), None, packing),
+        make_matrix(weights.down, None, packing),
+    )
+    qk_norm = _join_norms(weights, spec)
     return Layer(
         spec=spec,
         input_norm=RmsNorm(weights.input_norm, spec.norm_eps, packing),
-        qkv=make_matrix(qkv, _join_biases(weights), packing),
-        qk_norm=_join_norms(weights, spec),
-        o=make_matrix(weights.o, weights.o_bias, packing),
+        qkv=matrices[0],
+        qk_norm=qk_norm,
+        o=matrices[1],
         post_norm=RmsNorm(weights.post_norm, spec.norm_eps, packing),
-        gate_up=make_matrix(torch.cat((weights.gate, weights.up)), None, packing),
-        down=make_matrix(weights.down, None, packing),
+        gate_up=matrices[2],
+        down=matrices[3],
+        native=make_native_layer(
+            [matrix.native for matrix in matrices],
+            (weights.input_norm, weights.post_norm, qk_norm),
+            (
+                *(spec.hidden_size, spec.num_heads, spec.num_kv_heads),
+                *(spec.head_dim, spec.intermediate_size),
+            ),
+            spec.norm_eps,
+        ),
     )
 
 
@@ -105,6 +123,8 @@ def plain_weights(layer: Layer) -> LayerWeights:
 
 def run_layer(layer: Layer, hidden: Tensor, plan: Plan, cache: KvCache, cache_layer: int) -> Tensor:
     """[N, H] -> [N, H]; stores keys and values of the pass in ``cache`` at ``cache_layer``."""
+    if layer.native is not None:
+        return layer.native.run(hidden, plan.native(cache), cache_layer)
     qkv = _project(layer, hidden, plan)  # [N, qkv_heads, D]
     _store(layer, qkv, plan, cache, cache_layer)
     mixed = _attend(layer, qkv, plan, cache, cache_layer)  # [N, num_heads * D]
@@ -118,6 +138,9 @@ def write_kv(layer: Layer, hidden: Tensor, plan: Plan, cache: KvCache, cache_lay
 
     The fused projection is used whole: its bits are those of ``run_layer``.
     """
+    if layer.native is not None:
+        layer.native.write_kv(hidden, plan.native(cache), cache_layer)
+        return
     _store(layer, _project(layer, hidden, plan), plan, cache, cache_layer)
 
 
@@ -128,8 +151,9 @@ def _project(layer: Layer, hidden: Tensor, plan: Plan) -> Tensor:
     if layer.qk_norm is not None:
         rotated = qkv[:, : layer.qk_norm.shape[0]]
         rotated.copy_(F.rms_norm(rotated, (spec.head_dim,), None, spec.norm_eps) * layer.qk_norm)
+    view = plan.torch_view()
     turned = qkv.roll(spec.head_dim // 2, -1)
-    return torch.addcmul(qkv * plan.cos, turned, plan.sin)
+    return torch.addcmul(qkv * view.cos, turned, view.sin)
 
 
 def _store(layer: Layer, qkv: Tensor, plan: Plan, cache: KvCache, cache_layer: int) -> None:
@@ -140,7 +164,7 @@ def _store(layer: Layer, qkv: Tensor, plan: Plan, cache: KvCache, cache_layer: i
 def _attend(layer: Layer, qkv: Tensor, plan: Plan, cache: KvCache, cache_layer: int) -> Tensor:
     """[N, num_heads * D]: attention span by span, the rows of a span in one call."""
     keys, values = cache.keys[cache_layer], cache.values[cache_layer]
-    parts = [_attend_span(layer.spec, qkv, span, keys, values) for span in plan.spans]
+    parts = [_attend_span(layer.spec, qkv, span, keys, values) for span in plan.torch_view().spans]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

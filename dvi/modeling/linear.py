@@ -1,4 +1,4 @@
-"""One matrix product: plain, packed for oneDNN, or in 8 bits.
+"""One matrix product: plain, by our own kernels, packed for oneDNN, or in 8 bits.
 
 Owns the choice of kernel by row count; does not know which projection it is.
 oneDNN compiles a kernel for each row count of a shape, about half a megabyte and half a
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dvi.modeling.int8 import Int8Linear, has_exact_products
 from dvi.modeling.spec import ModelRefused
+from dvi.native.layers import NativeMatrix, make_native_matrix
 
 PLAIN_MAX_ROWS = 3  # F.linear is faster up to here, packed beyond (measured, fp32, AVX-512)
 COMPILED_MIN_ROWS = 2  # a packed product of one row takes another kernel with other bits
@@ -33,6 +34,7 @@ class Packing(StrEnum):
     """Which kernel a row count takes."""
 
     PLAIN = "plain"  # F.linear always
+    NATIVE = "native"  # our own kernels: bits do not depend on n
     FAST = "fast"  # F.linear for few rows, packed beyond
     CANONICAL = "canonical"  # packed always, at least two rows: bits do not depend on n
     INT8 = "int8"  # 8-bit weights, exact integer products: bits do not depend on n
@@ -53,11 +55,17 @@ class Kernels:
     others: Packing  # a draft's matrices beside it
     deterministic: bool
 
+    @property
+    def needs_canonical_plans(self) -> bool:
+        """Whether equal bits have to be had from torch's attention; our own always has them."""
+        return self.deterministic and self.others is not Packing.NATIVE
+
 
 class Matrix(Protocol):
     """x W^T + b, ready to run."""
 
     bias: Tensor | None  # [O]
+    native: NativeMatrix | None  # by our own kernels, where they can
 
     @property
     def num_bytes(self) -> int:
@@ -84,7 +92,9 @@ class Linear:
         self.weight = weight  # [O, I]
         self.bias = bias  # [O]
         self._columns = weight.t()
-        self.packed = None if packing is Packing.PLAIN else _pack(weight)
+        self.native = make_native_matrix(weight, bias) if packing is Packing.NATIVE else None
+        is_packed = packing in (Packing.FAST, Packing.CANONICAL)
+        self.packed = _pack(weight) if is_packed else None
         self.plain_max_rows = _plain_max_rows(weight, packing)
         if self.packed is not None:
             self._compile_few_rows()
@@ -96,6 +106,9 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, I] -> [n, O]."""
+        if self.native is not None:
+            assert not x.requires_grad
+            return self.native(x)
         num_rows = x.shape[0]
         if num_rows <= self.plain_max_rows:
             return self._product(x)
@@ -140,7 +153,7 @@ def _plain_max_rows(weight: Tensor, packing: Packing) -> int:
     if packing is Packing.FAST:
         return PLAIN_MAX_ROWS
     full = weight.device.type != "cpu" or weight.dtype in (torch.float32, torch.float64)
-    return sys.maxsize if packing is Packing.PLAIN and full else 0
+    return sys.maxsize if packing in (Packing.PLAIN, Packing.NATIVE) and full else 0
 
 
 def choose_kernels(
@@ -150,12 +163,17 @@ def choose_kernels(
     quantization: Quantization,
     deterministic: bool,
     packed_copy: bool = True,
+    native: bool = False,
 ) -> Kernels:
     """The packings a model takes here; without ``packed_copy`` the fast mode stays plain.
+
+    ``native``: our own kernels run this model (``native.library.fits``).
 
     Raises ModelRefused for 8 bits where the product of bytes is not exact.
     """
     floats = choose_packing(dtype, device, deterministic=deterministic)
+    if native and device.type == "cpu" and dtype == torch.float32:
+        floats = Packing.NATIVE
     if floats is Packing.FAST and not packed_copy:
         floats = Packing.PLAIN
     if quantization is Quantization.NONE:

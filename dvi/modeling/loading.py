@@ -15,7 +15,7 @@ from dvi.config import ModelConfig
 from dvi.modeling.hf import read_spec, read_weights
 from dvi.modeling.linear import Quantization, choose_kernels
 from dvi.modeling.spec import ModelSpec
-from dvi.modeling.target import TargetModel, TargetWeights, make_target
+from dvi.modeling.target import TargetModel, TargetWeights, make_target, runs_natively
 
 RESERVE_BYTES = 2**30  # for the cache of keys and values, the draft, the trainer beside it
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -70,6 +70,7 @@ def make_draft_model(weights: TargetWeights, spec: ModelSpec, target: TargetMode
         target.device,
         quantization=Quantization.NONE,
         deterministic=target.deterministic,
+        native=runs_natively(spec, Quantization.NONE),
     )
     known = replace(spec, num_token_ids=target.spec.num_token_ids)
     return TargetModel(weights, known, spec.num_layers, kernels)

@@ -17,8 +17,10 @@ from torch import Tensor
 from dvi.modeling.cache import TILE, KvCache
 from dvi.modeling.rope import RopeTable
 from dvi.modeling.spec import ModelSpec
+from dvi.native.layers import NativePass
 
 SHARED_KEYS = 2  # longest over shortest row of one attention call; masked keys are read in vain
+PIECE_QUERIES = 48  # query rows that read a key while it is in the first cache
 MIN_QUERIES = 5  # fewest query rows whose attention bits do not depend on their number
 
 
@@ -45,63 +47,102 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class TorchView:
+    """What a pass needs beside its plan where torch computes the layers."""
+
+    spans: tuple[Span, ...]
+    cos: Tensor  # [N, qkv_heads, D], 1 on values
+    sin: Tensor  # [N, qkv_heads, D], 0 on values
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All index tensors of one pass. Read-only for layers; valid for caches of any depth."""
 
     segments: tuple[Segment, ...]
-    spans: tuple[Span, ...]
+    spec: ModelSpec
+    canonical: bool
     ids: Tensor  # [N] int64
     positions: Tensor  # [N] int64
     rows: Tensor  # [N] int64
-    cos: Tensor  # [N, qkv_heads, D], 1 on values
-    sin: Tensor  # [N, qkv_heads, D], 0 on values
-    num_kv_heads: int
+    cos: Tensor  # [N, D]
+    sin: Tensor  # [N, D]
     _slots: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _views: list[TorchView] = field(default_factory=list)
+    _native: dict[int, NativePass] = field(default_factory=dict)
 
     def slots(self, cache: KvCache) -> Tensor:
         """[N * 2 * kv_heads] rows of ``cache.layer_slots`` that this pass writes."""
         shape = (cache.num_rows, cache.capacity)
         if shape not in self._slots:
             num_rows, capacity = shape
-            heads = torch.arange(self.num_kv_heads, device=self.ids.device)
+            num_heads = self.spec.num_kv_heads
+            heads = torch.arange(num_heads, device=self.ids.device)
             planes = torch.arange(2, device=self.ids.device)[:, None] * num_rows  # keys, values
-            lines = (planes + self.rows[:, None, None]) * self.num_kv_heads + heads
+            lines = (planes + self.rows[:, None, None]) * num_heads + heads
             self._slots[shape] = (lines * capacity + self.positions[:, None, None]).flatten()
         return self._slots[shape]
+
+    def torch_view(self) -> TorchView:
+        """Attention calls with their masks, and tables over all heads."""
+        if not self._views:
+            first = 0
+            spans: list[Span] = []
+            for group in _groups(self.segments, canonical=self.canonical):
+                spans.append(_make_span(group, first, self))
+                first += sum(len(segment.ids) for segment in group)
+            cos, sin = _over_heads(self.cos, self.spec, 1.0), _over_heads(self.sin, self.spec, 0.0)
+            self._views.append(TorchView(tuple(spans), cos, sin))
+        return self._views[0]
+
+    def native(self, cache: KvCache) -> NativePass:
+        """The pass as our own kernels read it."""
+        place = cache.data.data_ptr()
+        if place not in self._native:
+            most = max(1, PIECE_QUERIES // self.spec.group_size)
+            self._native[place] = NativePass(
+                (self.rows, self.positions, torch.tensor(_pieces(self.segments, most))),
+                (self.cos, self.sin),
+                cache.data,
+                num_keys=max(segment.start + len(segment.ids) for segment in self.segments),
+            )
+        return self._native[place]
 
 
 def make_plan(
     segments: Sequence[Segment], spec: ModelSpec, rope: RopeTable, *, canonical: bool
 ) -> Plan:
-    """Plan one pass; ``canonical`` gives attention 5 query rows or more and keys in tiles of 512.
+    """Plan one pass; ``canonical`` gives torch's attention 5 query rows or more and keys in tiles
+    of 512.
 
     Keys past a segment's end are masked. Two segments of one pass never share a row.
     """
     assert segments
     assert len({s.row for s in segments}) == len(segments)
-    device = rope.device
     ids: list[int] = []
     positions: list[int] = []
     rows: list[int] = []
-    spans: list[Span] = []
-    for group in _groups(segments, canonical=canonical):
-        spans.append(_make_span(group, len(ids), spec, rope, canonical=canonical))
-        for segment in group:
-            ids.extend(segment.ids)
-            positions.extend(range(segment.start, segment.start + len(segment.ids)))
-            rows.extend([segment.row] * len(segment.ids))
-    position_tensor = torch.tensor(positions, device=device)
-    cos, sin = rope.rows(position_tensor, max(positions) + 1)
-    return Plan(
-        segments=tuple(segments),
-        spans=tuple(spans),
-        ids=torch.tensor(ids, device=device),
-        positions=position_tensor,
-        rows=torch.tensor(rows, device=device),
-        cos=_over_heads(cos, spec, 1.0),
-        sin=_over_heads(sin, spec, 0.0),
-        num_kv_heads=spec.num_kv_heads,
-    )
+    for segment in segments:
+        width = len(segment.ids)
+        assert width > 0
+        assert segment.start >= 0
+        ids.extend(segment.ids)
+        positions.extend(range(segment.start, segment.start + width))
+        rows.extend([segment.row] * width)
+    index = torch.tensor((ids, positions, rows), device=rope.device)
+    cos, sin = rope.rows(index[1], max(positions) + 1)
+    return Plan(tuple(segments), spec, canonical, index[0], index[1], index[2], cos, sin)
+
+
+def _pieces(segments: Sequence[Segment], most: int) -> list[int]:
+    """Where parts of at most ``most`` positions begin, and the end of the last."""
+    starts: list[int] = []
+    first = 0
+    for segment in segments:
+        end = first + len(segment.ids)
+        starts.extend(range(first, end, most))
+        first = end
+    return [*starts, first]
 
 
 def _groups(segments: Sequence[Segment], *, canonical: bool) -> list[list[Segment]]:
@@ -113,8 +154,6 @@ def _groups(segments: Sequence[Segment], *, canonical: bool) -> list[list[Segmen
     groups: list[list[Segment]] = []
     for segment in segments:
         width = len(segment.ids)
-        assert width > 0
-        assert segment.start >= 0
         group = groups[-1] if groups else []
         if (
             group
@@ -139,17 +178,15 @@ def _in_tiles(end: int) -> int:
     return -(-end // TILE) * TILE
 
 
-def _make_span(
-    group: Sequence[Segment], first: int, spec: ModelSpec, rope: RopeTable, *, canonical: bool
-) -> Span:
-    width = len(group[0].ids)
+def _make_span(group: Sequence[Segment], first: int, plan: Plan) -> Span:
+    width, spec, canonical = len(group[0].ids), plan.spec, plan.canonical
     ends = [segment.start + width for segment in group]
     num_keys = _in_tiles(ends[0]) if canonical else max(ends)
     num_padding = max(0, MIN_QUERIES - width * spec.group_size) if canonical else 0
     mask = None
     if width > 1 or num_keys > min(ends):
-        mask = _causal_mask(group, width, num_keys, rope.dtype).repeat(1, spec.group_size, 1)
-        mask = F.pad(mask, (0, 0, 0, num_padding)).unsqueeze(1).to(rope.device)
+        mask = _causal_mask(group, width, num_keys, plan.cos.dtype).repeat(1, spec.group_size, 1)
+        mask = F.pad(mask, (0, 0, 0, num_padding)).unsqueeze(1).to(plan.cos.device)
     return Span(first, width, group[0].row, len(group), num_keys, num_padding, mask)
 
 

@@ -20,6 +20,7 @@ from dvi.modeling.linear import Kernels, Packing, Quantization, choose_kernels, 
 from dvi.modeling.plan import Plan, Segment, make_plan
 from dvi.modeling.rope import RopeTable
 from dvi.modeling.spec import ModelSpec
+from dvi.native.library import fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class TargetModel:
     ) -> None:
         self.spec = spec
         self.exit_layer = exit_layer  # k
-        self.deterministic = kernels.deterministic  # canonical forwards only
+        self.deterministic = kernels.deterministic
+        self._canonical = kernels.needs_canonical_plans
         self.is_quantized = kernels.target is Packing.INT8
         self.packing = kernels.others  # for matrices that are no part of the target
         self.dtype = weights.embedding.dtype
@@ -64,7 +66,7 @@ class TargetModel:
 
     def plan(self, segments: Sequence[Segment]) -> Plan:
         """Index tensors of one pass; reusable by every stack, block and cache of that pass."""
-        return make_plan(segments, self.spec, self._rope, canonical=self.deterministic)
+        return make_plan(segments, self.spec, self._rope, canonical=self._canonical)
 
     def shallow(self, plan: Plan, cache: KvCache) -> Tensor:
         """h_k [N, H] after layers [0, k); writes their keys and values."""
@@ -136,5 +138,12 @@ def make_target(
         quantization=quantization,
         deterministic=deterministic,
         packed_copy=packed_copy,
+        native=runs_natively(spec, quantization),
     )
     return TargetModel(weights, spec, exit_layer, kernels)
+
+
+def runs_natively(spec: ModelSpec, quantization: Quantization) -> bool:
+    """Whether our own kernels are there for products and attention of these sizes."""
+    inputs = (spec.hidden_size, spec.num_heads * spec.head_dim, spec.intermediate_size)
+    return fits(inputs, spec.head_dim, is_quantized=quantization is Quantization.INT8)

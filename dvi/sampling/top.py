@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dvi.native.top import top_candidates
 from dvi.sampling.choice import host_rows
 from dvi.sampling.filters import Logits, ids_at_least, kth_largest
 
@@ -49,10 +50,11 @@ def top_logits(parts: Sequence[Tensor], count: int) -> TopLogits:
         np.empty(len(rows), np.float32),
     )
     for place, row in enumerate(rows):
-        ids = largest_ids(row, count)
+        found = top_candidates(row, count)
+        ids = largest_ids(row, count) if found is None else largest_first(row, found[0], count)
         top.ids[place] = ids
         top.logits[place] = row[ids]
-        top.logsumexp[place] = log_mass(row, row[ids[0]])
+        top.logsumexp[place] = log_mass(row, row[ids[0]]) if found is None else found[1]
     return top
 
 
@@ -67,7 +69,11 @@ def largest_ids(row: Logits, count: int) -> NDArray[np.int64]:
     if num_columns >= count:
         columns = row[: num_columns * _DEPTH].reshape(_DEPTH, num_columns)
         border = kth_largest(columns.max(axis=0), count)
-    ids = ids_at_least(row, border)
+    return largest_first(row, ids_at_least(row, border), count)
+
+
+def largest_first(row: Logits, ids: NDArray[Any], count: int) -> NDArray[Any]:
+    """``count`` of ascending ``ids`` in the order of their logits, the lowest first on a tie."""
     return ids[np.argsort(-row[ids], kind="stable")[:count]]
 
 

@@ -13,7 +13,13 @@ import pytest
 from dvi.config import DviConfig
 from dvi.config.home import adapters_dir, replay_url
 from dvi.doctor import environment
-from dvi.doctor.environment import check_device, check_disk, check_packages, check_threads
+from dvi.doctor.environment import (
+    check_device,
+    check_disk,
+    check_kernels,
+    check_packages,
+    check_threads,
+)
 from dvi.doctor.finding import Level
 from dvi.doctor.main import examine, lines
 from dvi.doctor.model import broken_weights, check_model, memory_bytes
@@ -148,6 +154,21 @@ def test_a_limit_on_cpu_time_that_training_shares_is_a_warning(
     assert "cpuset" in finding.mend
     config.trainer.enabled = False
     assert check_threads(config).level is Level.OK
+
+
+def test_kernels_that_could_be_compiled_and_are_not_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(environment, "can_run", lambda: True)
+    monkeypatch.setattr(environment, "compiled_files", lambda: [])
+    finding = check_kernels()
+    assert finding.level is Level.WARNING
+    assert "apt install gcc" in finding.mend
+    assert "pip install" in finding.mend
+    monkeypatch.setattr(environment, "compiled_files", lambda: [Path("_kernels.so")])
+    assert check_kernels().level is Level.OK
+    monkeypatch.setattr(environment, "can_run", lambda: False)
+    assert check_kernels().level is Level.OK
 
 
 def test_a_gpu_that_is_asked_for_and_not_there_is_a_fault(config: DviConfig) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dvi.modeling import target
 from dvi.modeling.layer import run_layer, write_kv
 from dvi.modeling.linear import Packing
 from dvi.modeling.plan import Segment
@@ -76,7 +77,7 @@ def test_bits_do_not_depend_on_rows_that_share_an_attention_call(
     together: list[list[Tensor]] = [[], [], []]
     for first in range(0, NUM_TOKENS, width):
         segments = [Segment(i, first, text[first : first + width]) for i, text in enumerate(texts)]
-        assert [span.num_rows for span in model.plan(segments).spans] == [3]
+        assert [span.num_rows for span in model.plan(segments).torch_view().spans] == [3]
         for row, logits in enumerate(forward(model, cache, segments).split(width)):
             together[row].append(logits)
     for text, logits in zip(texts, together, strict=True):
@@ -101,7 +102,8 @@ def test_self_test_passes_in_deterministic_mode(dtype: torch.dtype) -> None:
     assert report.num_cases == 7
 
 
-def test_self_test_sees_the_fast_mode_differ() -> None:
+def test_self_test_sees_the_fast_mode_of_torch_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "fits", lambda *args, **kwargs: False)
     # At width 576 a product of one row and of five take kernels that sum in another order.
     model = build_target(dtype=torch.float32, hidden=576, heads=9, kv_heads=3, intermediate=640)
     report = self_test(model)
@@ -126,12 +128,12 @@ def test_a_canonical_plan_gives_attention_five_queries_and_whole_tiles() -> None
     model = build_target(dtype=torch.float32, deterministic=True)
     plan = model.plan([Segment(0, 2, (11, 12)), Segment(1, 510, (13,) * 7), Segment(2, 0, (14,))])
     group = model.spec.group_size
-    assert [(s.first, s.width, s.num_keys, s.num_padding) for s in plan.spans] == [
+    assert [(s.first, s.width, s.num_keys, s.num_padding) for s in plan.torch_view().spans] == [
         (0, 2, 512, max(0, 5 - 2 * group)),
         (2, 7, 1024, 0),
         (9, 1, 512, max(0, 5 - group)),
     ]
-    assert max(s.num_padding for s in plan.spans) > 0
+    assert max(s.num_padding for s in plan.torch_view().spans) > 0
     assert plan.ids.tolist() == [11, 12] + [13] * 7 + [14]
     assert plan.positions.tolist() == [2, 3, *range(510, 517), 0]
     assert plan.rows.tolist() == [0, 0] + [1] * 7 + [2]
@@ -140,15 +142,15 @@ def test_a_canonical_plan_gives_attention_five_queries_and_whole_tiles() -> None
 def test_fast_plan_has_no_mask_for_one_token() -> None:
     model = build_target(dtype=torch.float32)
     plan = model.plan([Segment(0, 6, (1,)), Segment(1, 0, (2, 3))])
-    assert plan.spans[0].mask is None
-    assert plan.spans[1].mask is not None
-    assert [s.num_keys for s in plan.spans] == [7, 2]
+    assert plan.torch_view().spans[0].mask is None
+    assert plan.torch_view().spans[1].mask is not None
+    assert [s.num_keys for s in plan.torch_view().spans] == [7, 2]
 
 
 def test_neighbours_of_equal_width_and_like_length_share_a_call() -> None:
     def shared(segments: list[Segment], deterministic: bool) -> list[tuple[int, int, int]]:
         model = build_target(dtype=torch.float32, deterministic=deterministic)
-        return [(s.row, s.num_rows, s.num_keys) for s in model.plan(segments).spans]
+        return [(s.row, s.num_rows, s.num_keys) for s in model.plan(segments).torch_view().spans]
 
     one, two, other_width = (1,), (1, 2), (3, 4, 5)
     neighbours = [Segment(0, 510, two), Segment(1, 7, two), Segment(2, 300, two)]

@@ -16,7 +16,7 @@ BUILD = "import setuptools.build_meta as backend; backend.build_sdist('dist')"
 
 
 def test_the_sdist_holds_every_file_of_the_checkout(tmp_path: Path) -> None:
-    made = shutil.ignore_patterns("__pycache__", ".*")
+    made = shutil.ignore_patterns("__pycache__", ".*", "*.so")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=made)
     for path in ROOT.iterdir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from dvi import __version__
+from dvi.native.find import can_run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+MADE = shutil.ignore_patterns("__pycache__", "*.so")
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 SOURCES = ("conf", "dvi", "serving", "trainers", "pyproject.toml", "setup.py", "MANIFEST.in")
 
@@ -53,7 +56,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     for name in (*SOURCES, "README.md", "LICENSE"):
         path = ROOT / name
         if path.is_dir():
-            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, source / name, ignore=MADE)
         else:
             shutil.copy(path, source / name)
     build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
@@ -74,6 +77,26 @@ def test_the_wheel_holds_three_packages_with_conf_and_static_files(installed: In
         assert files
         wanted = {f"{place}/{path.relative_to(ROOT / folder)}" for path in files}
         assert wanted == {name for name in inside if name.startswith(f"{place}/")}
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("gcc"),
+    reason="the kernels are compiled on Linux, x86-64, by a C compiler",
+)
+def test_the_wheel_holds_the_compiled_kernels_without_their_sources(installed: Installed) -> None:
+    folder = "dvi/native/"
+    inside = zipfile.ZipFile(installed.wheel).namelist()
+    suffixes = {Path(name).suffix for name in inside if name.startswith(folder)}
+    assert suffixes == {".py", ".so"}
+    assert installed.wheel.name.endswith("linux_x86_64.whl")
+    find = "from dvi.native.library import library; print(library())"
+    env = {**os.environ, "PYTHONPATH": str(installed.site)}
+    run = [sys.executable, "-c", find]
+    done = subprocess.run(
+        run, cwd=installed.home, env=env, capture_output=True, text=True, check=True
+    )
+    assert ("None" in done.stdout) is not can_run()
+    assert done.stderr == ""
 
 
 def test_what_an_index_shows_points_to_nothing_that_it_does_not_have(installed: Installed) -> None:

@@ -8,7 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dvi.sampling.top import _top_of_device, largest_ids, top_logits
+from dvi.native.library import library
+from dvi.native.top import top_candidates
+from dvi.sampling.top import (
+    _top_of_device,
+    largest_first,
+    largest_ids,
+    log_mass,
+    top_logits,
+)
 
 
 def sorted_ids(row, count):
@@ -29,6 +37,41 @@ def test_the_largest_are_those_of_a_whole_sort_and_the_lowest_id_wins_a_tie(
     row = np.random.default_rng(seed).integers(0, levels, size).astype(dtype)
     row[0] = -math.inf if size > 1 else 0.0
     assert largest_ids(row, count).tolist() == sorted_ids(row, count)
+
+
+@pytest.mark.skipif(library() is None, reason="no compiled kernels for this machine")
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.integers(1, 3000),
+    count=st.integers(1, 64),
+    levels=st.sampled_from([2, 5, 1000]),
+)
+def test_compiled_candidates_hold_the_largest_and_little_more(seed, size, count, levels):
+    rng = np.random.default_rng(seed)
+    row = (rng.integers(-levels, levels, size) / 7).astype(np.float32)
+    row[rng.random(size) < 0.1] = -0.0
+    row[rng.random(size) < 0.1] = -math.inf
+    row[rng.integers(size)] = levels
+    count = min(count, size)
+    ids, mass = top_candidates(row, count)
+    assert largest_first(row, ids, count).tolist() == sorted_ids(row, count)
+    assert np.all(np.diff(ids) > 0)
+    assert mass == pytest.approx(log_mass(row, row.max()), abs=1e-5)
+    if levels == 1000 and size >= 64 * count:
+        assert len(ids) < size / 2  # the column maxima say where to look
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_with_and_without_kernels_the_same_is_kept(is_compiled, monkeypatch):
+    logits = 5 * torch.randn(2, 4099, generator=torch.Generator().manual_seed(3))
+    if not is_compiled:
+        monkeypatch.setattr("dvi.sampling.top.top_candidates", lambda *_: None)
+    top = top_logits([logits], 64)
+    for place, row in enumerate(logits.numpy()):
+        assert top.ids[place].tolist() == sorted_ids(row, 64)
+    want = np.log(np.exp(logits.double().numpy()).sum(-1))
+    np.testing.assert_allclose(top.logsumexp, want, rtol=0, atol=1e-5)
 
 
 def test_largest_that_share_a_column_are_all_found():
