@@ -40,7 +40,9 @@ def kernels() -> list[Extension]:
     folder = Path("dvi/native")
     if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
         return []
-    flags = ["-O3", "-march=x86-64-v4", "-mavx512vnni", "-fopenmp", "-fno-math-errno", "-g0"]
+    features = ("fma", "popcnt", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+    flags = [f"-m{name}" for name in (*features, "avx512vnni")]
+    flags += ["-O3", "-fopenmp", "-fno-math-errno", "-g0"]
     return [
         Extension(
             "dvi.native._kernels",
