@@ -102,7 +102,7 @@ def check_kernels() -> Finding:
     if in_checkout():
         package = f"--no-build-isolation -e {PACKAGE_DIR.parent}"
     install = f"{sys.executable} -m pip install --force-reinstall --no-deps {package}"
-    message = "not compiled, so that decode steps take about twice as long"
+    message = "not compiled, so that decode steps take longer than they need"
     return warning("kernels", message, f"sudo apt install gcc && {install}")
 
 

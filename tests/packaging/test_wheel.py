@@ -47,12 +47,10 @@ class Installed:
         )
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("wheel")
-    source, home, site = folder / "source", folder / "home", folder / "site"
-    source.mkdir()  # a copy: building leaves folders in the source tree
-    home.mkdir()
+def build_wheel(folder: Path, **changes: str) -> Path:
+    """From a copy, since building leaves folders in the source tree; ``changes`` of environment."""
+    source = folder / "source"
+    source.mkdir()
     for name in (*SOURCES, "README.md", "LICENSE"):
         path = ROOT / name
         if path.is_dir():
@@ -60,9 +58,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         else:
             shutil.copy(path, source / name)
     build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    subprocess.run([*build, str(source)], check=True, timeout=120)
+    env = {**os.environ, **changes}
+    subprocess.run([*build, str(source)], check=True, timeout=120, env=env)
     (wheel,) = folder.glob("*.whl")
     shutil.rmtree(source)
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    home, site = folder / "home", folder / "site"
+    home.mkdir()
+    wheel = build_wheel(folder)
     install = [*PIP, "install", "--no-deps", "--no-compile", "--no-index", "--target", str(site)]
     subprocess.run([*install, str(wheel)], check=True, timeout=120)
     return Installed(wheel, site, home)
@@ -97,6 +105,12 @@ def test_the_wheel_holds_the_compiled_kernels_without_their_sources(installed: I
     )
     assert ("None" in done.stdout) is not can_run()
     assert done.stderr == ""
+
+
+def test_without_a_compiler_there_is_a_wheel_without_kernels(tmp_path: Path) -> None:
+    names = zipfile.ZipFile(build_wheel(tmp_path, CC="/bin/false")).namelist()
+    assert "dvi/native/library.py" in names
+    assert not [name for name in names if name.endswith(".so")]
 
 
 def test_what_an_index_shows_points_to_nothing_that_it_does_not_have(installed: Installed) -> None:

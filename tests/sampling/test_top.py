@@ -63,6 +63,15 @@ def test_compiled_candidates_hold_the_largest_and_little_more(seed, size, count,
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
+def test_both_zeros_are_one_value(is_compiled, monkeypatch):
+    if not is_compiled:
+        monkeypatch.setattr("dvi.sampling.top.top_candidates", lambda *_: None)
+    row = torch.full((1, 64 * 8), -0.0)
+    row[0, 63::64] = 0.0  # the largest of each 64, were it larger than the other zero
+    assert top_logits([row], 4).ids.tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
 def test_with_and_without_kernels_the_same_is_kept(is_compiled, monkeypatch):
     logits = 5 * torch.randn(2, 4099, generator=torch.Generator().manual_seed(3))
     if not is_compiled:
