@@ -1,8 +1,8 @@
 """Where a request's bytes become a plan: beside the event loop, large bodies one at a time.
 
 Owns the threads; does not know what is done with a body. A body of a megabyte takes up to a second
-of one core. In a lane of one thread at low priority several of them cannot take turns at the
-interpreter with the decode thread, and what runs without it leaves the cores to decoding.
+of one core; in a lane of one thread several of them cannot take turns at the interpreter with the
+decode thread.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from dvi.modeling.threads import set_side_modes
-
 HEAVY_BYTES = 64 << 10
 
 Result = TypeVar("Result")
@@ -25,7 +23,7 @@ class Intake:
     """Runs the CPU-bound work of requests off the event loop."""
 
     def __init__(self) -> None:
-        self._heavy = ThreadPoolExecutor(1, "heavy-bodies", initializer=set_side_modes)
+        self._heavy = ThreadPoolExecutor(1, "heavy-bodies")
 
     async def run(self, num_bytes: int, work: Callable[[], Result]) -> Result:
         """The result of ``work`` for a body of so many bytes, or its exception."""

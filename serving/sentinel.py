@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dvi.config import DriftConfig
 from dvi.decoding.faults import FAULTS
 from dvi.drift import GuardRule, LiveAcceptance, compare
-from dvi.modeling.threads import set_side_modes
+from dvi.modeling.threads import set_thread_modes
 from dvi.registry import Registry
 from serving.background import BackgroundThread
 from serving.canary import Canary
@@ -131,7 +131,7 @@ class Sentinel(BackgroundThread):
         return self._detectors
 
     def _run(self) -> None:
-        set_side_modes()
+        set_thread_modes(1)
         while not self._stop.wait(self._interval_s):
             try:
                 self.look()

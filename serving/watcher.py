@@ -16,7 +16,7 @@ from typing import Protocol
 from dvi.decoding import AdapterSlot
 from dvi.decoding.faults import FAULTS
 from dvi.drafting import DraftWeights
-from dvi.modeling.threads import set_side_modes
+from dvi.modeling.threads import Unhurried, set_thread_modes
 from dvi.registry import Act, Adapter, Registry, RegistryError
 from dvi.registry.history import is_settled, service_stack, to_load
 from serving.background import BackgroundThread
@@ -110,6 +110,7 @@ class AdapterWatcher(BackgroundThread):
 
     def poll(self) -> None:
         """Look once; stage the version in service if it is new."""
+        self._slot.drop_replaced()
         self._look_at_pointer()
         version = self._in_service
         if version == self._tried:
@@ -164,10 +165,11 @@ class AdapterWatcher(BackgroundThread):
         super()._end()
 
     def _run(self) -> None:
-        set_side_modes()
+        set_thread_modes(1)
         while not self._stop.is_set():
             try:
-                self.poll()
+                with Unhurried():
+                    self.poll()
             except FAULTS:
                 logger.exception("looking at the registry failed")
             self._wake.wait(self._poll_interval_s)

@@ -12,10 +12,11 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dvi.bench.bench import Bench, EngineShape, Subject
 from dvi.bench.part import Part, Section
@@ -29,7 +30,7 @@ from dvi.bench.ways import WAYS
 from dvi.config.io import dump_config
 from dvi.drafting.factory import DRAFTERS
 from dvi.drafting.ground import learned_kind
-from dvi.modeling.threads import set_side_modes
+from dvi.modeling.threads import Unhurried, set_thread_modes
 from dvi.registry import Adapter
 from serving.main import SWITCH_INTERVAL_S, keep_what_is_loaded
 from serving.supervisor import Supervisor, trainer_command, trainer_environment
@@ -49,6 +50,7 @@ class Watched:
 
     rounds: Sequence[Span]
     stagings: Sequence[Span]  # from the first look at a version until it stood in line
+    stolen: Container[int] = ()  # rounds, by index, in which the host took a core away
 
 
 def watch(
@@ -63,8 +65,9 @@ def watch(
     rounds: list[Span] = []
     stagings: list[Span] = []
     staging: Future[Span] | None = None
+    stolen: set[int] = set()
     num_quiet = 0  # rounds since the last staging
-    with ThreadPoolExecutor(1, initializer=set_side_modes) as pool:
+    with ThreadPoolExecutor(1, initializer=set_thread_modes, initargs=(1,)) as pool:
         while not is_enough(len(stagings)):
             names = fill(subject, DRAFT, prompts, subject.config.bench.max_tokens)
             is_running = True
@@ -74,31 +77,49 @@ def watch(
                 elif staging is not None and staging.done():
                     stagings.append(staging.result())
                     staging, num_quiet = None, 0
+                before = stolen_ticks()
                 start_s = time.perf_counter()
                 is_running = subject.engine.step().num_ended == 0
                 rounds.append((start_s, time.perf_counter()))
+                if stolen_ticks() > before:
+                    stolen.add(len(rounds) - 1)
                 num_quiet += staging is None
             empty(subject, names)
-    return Watched(rounds, stagings)
+    return Watched(rounds, stagings, stolen)
 
 
 def _stage(subject: Subject, adapter: Adapter) -> Span:
     start_s = time.perf_counter()
-    subject.engine.slot.stage(subject.engine.parts.drafter.prepare(adapter))
+    with Unhurried():
+        subject.engine.slot.drop_replaced()
+        subject.engine.slot.stage(subject.engine.parts.drafter.prepare(adapter))
     return start_s, time.perf_counter()
+
+
+def stolen_ticks(stat: Path = Path("/proc/stat")) -> int:
+    """Time that the host of a virtual machine has kept its cores to itself, hundredths of a second.
+
+    0 where no system tells.
+    """
+    try:
+        return int(stat.read_text(encoding="ascii").split()[8])  # user nice ... softirq steal
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def gaps_ms(watched: Watched) -> tuple[list[float], list[float]]:
     """Milliseconds of the rounds beside a staging, and of the others.
 
-    The round that begins after a staging is beside it: it makes the exchange.
+    The round that begins after a staging is beside it: it makes the exchange. Rounds in which the
+    host took a core away say nothing of either.
     """
     beside: list[float] = []
     alone: list[float] = []
     before = watched.rounds[0]
-    for one in watched.rounds:
+    for index, one in enumerate(watched.rounds):
         touched = any(before[0] < end and begin < one[1] for begin, end in watched.stagings)
-        (beside if touched else alone).append(1e3 * (one[1] - one[0]))
+        if index not in watched.stolen:
+            (beside if touched else alone).append(1e3 * (one[1] - one[0]))
         before = one
     return beside, alone
 
@@ -170,15 +191,19 @@ def _is_enough(bench: Bench, count: int) -> bool:
 def section(watched: Watched, pauses_ms: Sequence[float], num_steps: int) -> Section:
     """The longest round beside a staging against the median of the others."""
     beside, alone = gaps_ms(watched)
+    if not beside or not alone:  # the host left none alone
+        beside, alone = gaps_ms(replace(watched, stolen=()))
     median = statistics.median(alone)
     data = {
         "stagings": len(watched.stagings),
         "staging_ms": 1e3 * statistics.median(end - begin for begin, end in watched.stagings),
         "rounds_beside": len(beside),
         "rounds_alone": len(alone),
+        "rounds_stolen": len(watched.rounds) - len(beside) - len(alone),
         "median_ms": median,
         "median_beside_ms": statistics.median(beside),
         "p99_beside_ms": quantile(beside, 0.99),
+        "p99_alone_ms": quantile(alone, 0.99),
         "longest_beside_ms": max(beside),
         "longest_alone_ms": max(alone),
         "longest_over_median": max(beside) / median,
@@ -186,11 +211,12 @@ def section(watched: Watched, pauses_ms: Sequence[float], num_steps: int) -> Sec
         "trainer_steps": num_steps,
     }
     notes = [
-        f"gap between rounds, trainer running ({num_steps} steps): median {median:.1f} ms, longest "
-        f"{max(alone):.1f} ms; while a version was staged ({len(beside)} rounds, "
-        f"{data['staging_ms']:.0f} ms each): median {data['median_beside_ms']:.1f} ms, p99 "
-        f"{data['p99_beside_ms']:.1f} ms, longest {max(beside):.1f} ms, "
-        f"{data['longest_over_median']:.2f} of the median",
+        f"gap between rounds, trainer running ({num_steps} steps): median {median:.1f} ms, p99 "
+        f"{data['p99_alone_ms']:.1f} ms, longest {max(alone):.1f} ms; while a version was staged "
+        f"({len(beside)} rounds, {data['staging_ms']:.0f} ms each): median "
+        f"{data['median_beside_ms']:.1f} ms, p99 {data['p99_beside_ms']:.1f} ms, longest "
+        f"{max(beside):.1f} ms, {data['longest_over_median']:.2f} of the median; "
+        f"{data['rounds_stolen']} rounds left out, in which the host took a core away",
         f"trainer running, {pause_line(pauses_ms)}",
     ]
     return Section(data, notes=notes)

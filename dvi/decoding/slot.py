@@ -39,6 +39,8 @@ class AdapterSlot:
     Invariant: between two rounds the drafter holds exactly one whole version. The newest staged
     version wins; one that was staged and never swapped in is forgotten and counted nowhere. Of a
     pair, the canary has drafted at most its share of the rounds at every moment since it came.
+    What an exchange replaced lives on until ``drop_replaced``: to give megabytes back to the
+    system takes milliseconds, which are not the decode thread's.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class AdapterSlot:
         self._lock = threading.Lock()
         self._staged: DraftWeights | Pair | None = None
         self._pair: Pair | None = None
+        self._in_use: DraftWeights | None = None  # loaded last
+        self._replaced: tuple[DraftWeights | Pair | None, ...] = ()  # by the last exchange
         self._num_rounds = 0  # since the pair came
         self._num_canary = 0  # of them, drafted by the canary
         self._num_owed = 0  # rounds that the control arm is behind
@@ -68,6 +72,10 @@ class AdapterSlot:
         """
         with self._lock:
             self._staged = weights
+
+    def drop_replaced(self) -> None:
+        """Let go of what the last exchange replaced. Any thread but the decode thread."""
+        self._replaced = ()
 
     @property
     def adapter_version(self) -> int:
@@ -105,6 +113,7 @@ class AdapterSlot:
             weights, self._staged = self._staged, None
         if weights is None:
             return False
+        self._replaced = (self._in_use, self._pair)
         self._pair = None
         if isinstance(weights, Pair):
             self._begin(weights)
@@ -161,6 +170,7 @@ class AdapterSlot:
             self._broken.add(weights.adapter_version)
             self.count_refused()
             return False
+        self._in_use = weights
         self._broken.discard(weights.adapter_version)
         return True
 

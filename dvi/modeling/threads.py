@@ -1,21 +1,20 @@
 """Modes of the threads that compute.
 
-Owns how many cores tensor operations of a thread take, and what it may take of busy ones; does not
+Owns how many cores tensor operations of a thread take, and what they take of busy ones; does not
 know what is computed.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-# So low that steps, whose threads wait for each other, hardly feel it (`staging` in docs/bench.md).
-# Lower would be slower for nobody's gain: who waits for the interpreter waits for whoever holds it,
-# whatever its priority.
-SIDE_NICENESS = 15
+UNHURRIED_SHARE = 0.1  # of a core
+UNHURRIED_WORK_S = 1e-3  # less is not worth a sleep
 
 
 def set_thread_modes(num_threads: int) -> None:
@@ -25,11 +24,29 @@ def set_thread_modes(num_threads: int) -> None:
     torch.set_flush_denormal(True)
 
 
-def set_side_modes() -> None:
-    """Those of a thread whose work beside decoding can wait: one core, and little of a busy one.
+class Unhurried(TorchFunctionMode):
+    """Within it, tensor operations of this thread take a tenth of a core: it sleeps after each.
 
-    The priority is of the calling thread alone, which is a Linux way; elsewhere it stays.
+    Not by a low priority. Who has had a small share of busy cores stands in line for a hundred
+    milliseconds, and at times with the interpreter in hand, so that decoding stands there too; who
+    has slept is let in at once (`staging` in docs/bench.md).
     """
-    set_thread_modes(1)
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SIDE_NICENESS)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since_s = time.thread_time()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """See TorchFunctionMode."""
+        result = func(*args, **(kwargs or {}))
+        worked_s = time.thread_time() - self._since_s
+        if worked_s >= UNHURRIED_WORK_S:
+            time.sleep(worked_s * (1 / UNHURRIED_SHARE - 1))
+            self._since_s = time.thread_time()
+        return result

@@ -9,7 +9,7 @@ import pytest
 
 from dvi.bench.bench import Bench, EngineShape
 from dvi.bench.main import run_bench
-from dvi.bench.staging import QUIET_ROUNDS, Watched, gaps_ms, section, watch
+from dvi.bench.staging import QUIET_ROUNDS, Watched, gaps_ms, section, stolen_ticks, watch
 from dvi.bench.swaps import random_adapters
 from dvi.config import DviConfig
 
@@ -29,6 +29,24 @@ def test_rounds_beside_a_staging_are_those_it_touches_and_the_one_that_exchanges
     assert _seconds([(14.0, 14.5)]) == [5.0]
     assert _seconds([(0.2, 0.4), (10.5, 11.0)]) == [1.0, 2.0, 5.0]
     assert _seconds([]) == []
+
+
+def test_rounds_in_which_the_host_took_a_core_are_left_out_and_counted() -> None:
+    watched = Watched(ROUNDS, [(6.5, 9.5)], stolen={0, 4})
+    assert gaps_ms(watched) == ([4000.0], [2000.0, 3000.0])
+    assert section(watched, [0.25], num_steps=3).data["rounds_stolen"] == 2
+    # Where none is left beside a staging, all say what they can.
+    found = section(Watched(ROUNDS, [(6.5, 9.5)], stolen={3, 4}), [0.25], num_steps=3).data
+    assert (found["rounds_stolen"], found["rounds_beside"]) == (0, 2)
+
+
+def test_what_the_host_takes_is_read_where_the_system_tells(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    assert stolen_ticks(stat) == 0
+    stat.write_text("cpu  1 2 3 4 5 6 7 42 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+    assert stolen_ticks(stat) == 42
+    stat.write_text("cpu  1 2 3 4\n")
+    assert stolen_ticks(stat) == 0
 
 
 def test_the_longest_round_beside_is_set_against_the_median_of_the_others() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import pytest
 
-from dvi.decoding import AdapterSlot, decode_batch
+from dvi.decoding import AdapterSlot, Pair, decode_batch
 from dvi.drafting import AdapterRefused, DraftWeights
+from dvi.drift import Turn
 from tests.decoding.engines import Ticks, make_request, make_rig
 from tests.rigs import build_target
 
@@ -46,6 +48,29 @@ def test_weights_that_cannot_be_loaded_are_counted_and_the_old_ones_stay():
     slot.count_refused()
     assert shelf.loaded == [1]
     assert slot.counts() == {"swapped": 1, "refused": 2}
+
+
+class Seen(DraftWeights):
+    """Weights whose end can be seen: a subclass without slots."""
+
+
+@pytest.mark.parametrize("as_pair", [False, True])
+def test_what_an_exchange_replaces_lives_until_it_is_dropped(as_pair: bool) -> None:
+    slot = AdapterSlot(Shelf(), Ticks())
+    first, second = Seen(1), Seen(2)
+    ends = [weakref.ref(first), weakref.ref(second)]
+    slot.stage(first)
+    slot.swap_if_staged()
+    slot.stage(Pair(second, first, 0.5) if as_pair else second)
+    slot.swap_if_staged()
+    if as_pair:
+        assert {slot.take_turn(1) for _ in range(4)} > {Turn.CANARY}
+        slot.stage(Seen(3))
+        slot.swap_if_staged()
+    del first, second
+    assert [one() is not None for one in ends] == [True, True]
+    slot.drop_replaced()
+    assert [one() is not None for one in ends] == [False, not as_pair]
 
 
 def test_versions_staged_from_other_threads_are_loaded_in_order_and_never_twice():

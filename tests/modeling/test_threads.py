@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
 
 import pytest
 import torch
 
-from dvi.modeling.threads import SIDE_NICENESS, set_side_modes
+from dvi.modeling.threads import UNHURRIED_SHARE, Unhurried
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a thread's own priority is Linux's")
-def test_work_beside_decoding_takes_one_core_and_little_of_it_and_others_keep_theirs() -> None:
-    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+def _shares(in_a_hurry: bool) -> float:
+    """CPU time over elapsed time of a few matrix products."""
+    matrix = torch.ones(1200, 1200)
+    start_s, worked_s = time.perf_counter(), -time.thread_time()
+    for _ in range(3):
+        if in_a_hurry:
+            matrix @ matrix
+        else:
+            with Unhurried():
+                matrix @ matrix
+    return (worked_s + time.thread_time()) / (time.perf_counter() - start_s)
 
-    def look() -> tuple[int, int]:
-        niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        return niceness, torch.get_num_threads()
 
-    with ThreadPoolExecutor(1, initializer=set_side_modes) as pool:
-        assert pool.submit(look).result() == (SIDE_NICENESS, 1)
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(look).result()[0] == before
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+def test_tensor_operations_leave_most_of_a_core_to_others() -> None:
+    assert _shares(in_a_hurry=False) < 2 * UNHURRIED_SHARE
+
+
+def test_only_the_thread_that_asked_is_unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[str] = []
+    monkeypatch.setattr(time, "sleep", lambda _: slept.append(threading.current_thread().name))
+    with Unhurried():
+        other = threading.Thread(target=_shares, args=(True,), name="other")
+        other.start()
+        other.join()
+        assert slept == []
+        _shares(in_a_hurry=True)
+    assert set(slept) == {threading.current_thread().name}
+    slept.clear()
+    _shares(in_a_hurry=True)
+    assert slept == []

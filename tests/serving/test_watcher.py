@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +101,23 @@ def test_a_promoted_version_is_staged_once(scene: Scene) -> None:
     assert scene.counts() == (1, 0)
     assert scene.watcher.in_service == 1
     assert scene.watcher.promoted_s == scene.registry.history()[-1].time_s
+
+
+class Seen(DraftWeights):
+    """Weights whose end can be seen: a subclass without slots."""
+
+
+def test_the_weights_that_a_version_replaced_are_let_go_at_the_next_look(scene: Scene) -> None:
+    replaced = Seen(7)
+    end = weakref.ref(replaced)
+    scene.slot.stage(replaced)
+    scene.slot.swap_if_staged()
+    del replaced
+    publish(scene.registry)
+    assert scene.poll() == 1
+    assert end() is not None  # its end is not the decode thread's work
+    scene.watcher.poll()
+    assert end() is None
 
 
 def test_the_version_in_service_is_loaded_at_start(scene: Scene) -> None:
