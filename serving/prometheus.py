@@ -211,6 +211,11 @@ def gauges(shot: MetricsSnapshot) -> Iterator[Metric]:
             "Teacher-forced acceptance on fixed probe answers.",
             shot.trainer.probe_acceptance_rate,
         ),
+        "dvi_trainer_payback_ratio": (
+            "Decode time that training saves within trainer.payback_s, estimated, over its CPU "
+            "time; 0 while it is not known.",
+            shot.trainer.payback_ratio,
+        ),
         "dvi_draft_logprob_gap": (
             "Live against recomputed draft log-probability.",
             shot.trainer.draft_logprob_gap,

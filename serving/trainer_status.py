@@ -25,6 +25,7 @@ class TrainerStatus:
     decisions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DECISIONS, 0))
     draft_logprob_gap: float = 0.0
     probe_acceptance_rate: float = 0.0
+    payback_ratio: float = 0.0
 
 
 def _number(data: dict[str, Any], key: str) -> float:
@@ -73,4 +74,5 @@ class TrainerStatusReader:
             },
             draft_logprob_gap=_number(data, "draft_logprob_gap"),
             probe_acceptance_rate=_number(data, "probe_acceptance_rate"),
+            payback_ratio=_number(data, "payback_ratio"),
         )

@@ -31,7 +31,8 @@ from trainers.build import Ground, build_training
 from trainers.control import CONTROL_FILE, CpuBudget, Pace, read_control
 from trainers.follow import Follower
 from trainers.lease import sole_of_all
-from trainers.process import sole_trainer
+from trainers.payback import Payback
+from trainers.process import IDLE_CLASS, sole_trainer
 from trainers.status import StatusFile
 from trainers.watch import Outlets, Watch
 
@@ -54,7 +55,7 @@ def train_in_background(config: DviConfig, stop: threading.Event, priority: str)
     set_thread_modes(config.trainer.num_threads)
     logger.info("trainer started, priority %s", priority)
     try:
-        serve_training(config, stop)
+        serve_training(config, stop, priority)
     except ValueError as error:
         logger.error("%s", str(error).splitlines()[0])
         return 2
@@ -79,7 +80,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return "can't allocate memory" in str(error)
 
 
-def serve_training(config: DviConfig, stop: threading.Event) -> None:
+def serve_training(config: DviConfig, stop: threading.Event, priority: str) -> None:
     """Hold the state folder, open everything, follow the store, close everything."""
     folder = state_dir(config) / TRAINER_DIR
     with ExitStack() as stack:
@@ -108,8 +109,9 @@ def serve_training(config: DviConfig, stop: threading.Event) -> None:
         )
         outlets = Outlets(StatusFile(folder / STATUS_FILE), tracker, registry)
         logger.info("trainer ready at step %d", training.parts.learner.num_steps)
-        watch = Watch(training, outlets)
-        Follower(training, watch, config.trainer.poll_interval_s, make_pace(config)).run(stop)
+        watch, interval_s = Watch(training, outlets), config.trainer.poll_interval_s
+        payback = make_payback(config, priority)
+        Follower(training, watch, interval_s, make_pace(config), payback).run(stop)
         logger.info("trainer stopped at step %d", training.parts.learner.num_steps)
 
 
@@ -119,6 +121,12 @@ def make_pace(config: DviConfig) -> Pace:
     share, cores = config.trainer.max_cpu_share, config.trainer.num_threads
     budget = CpuBudget(share * cores, time.monotonic, time.process_time)
     return Pace(lambda: read_control(path), budget.pause_s if share < 1 else float)
+
+
+def make_payback(config: DviConfig, priority: str) -> Payback:
+    """At the lowest priority nothing has to be earned back."""
+    is_free = priority == IDLE_CLASS
+    return Payback(config.trainer.payback_s, time.process_time, is_free=is_free)
 
 
 def open_target(config: DviConfig) -> tuple[TargetModel, str]:

@@ -13,7 +13,9 @@ from safetensors import SafetensorError
 from dvi.registry import RegistryError
 from dvi.replay import ReplayStoreError
 from trainers.control import Pace
-from trainers.training import Training
+from trainers.gate import Decision
+from trainers.payback import Payback
+from trainers.training import Publication, Training
 from trainers.watch import Watch
 
 MAX_REST_S = 1.0  # at once; a longer rest is several, with a word to the server between them
@@ -31,11 +33,13 @@ class Follower:
         watch: Watch,
         poll_interval_s: float,
         pace: Pace = UNHINDERED,
+        payback: Payback | None = None,
     ) -> None:
         self.training = training
         self.watch = watch
         self.poll_interval_s = poll_interval_s
         self.pace = pace
+        self.payback = payback  # None: every trace pays for all of its steps
         self.num_drifts = pace.wishes().num_drifts  # those before our time are over
 
     def run(self, stop: threading.Event) -> None:
@@ -72,12 +76,14 @@ class Follower:
         if wishes.num_drifts > self.num_drifts:
             self.num_drifts = wishes.num_drifts
             training.hurry()
+            self._expect(None)
         try:
             training.require_turn()
             is_busy = training.take_new(MAX_NEW_ROWS) > 0
             if training.is_gate_due():
                 publication = training.publish()
                 if publication is not None:
+                    self._expect(publication)
                     watch.published(publication)
                     is_busy = True
             if training.has_work():
@@ -91,3 +97,19 @@ class Follower:
         watch.worked()
         watch.tell()
         return is_busy
+
+    def _expect(self, publication: Publication | None) -> None:
+        """Let the next traces pay for what the estimate says; afresh without a gate."""
+        payback, training = self.payback, self.training
+        if payback is None:
+            return
+        if publication is None:
+            payback.forget()
+        else:
+            before = after = publication.verdict.served_version
+            if publication.verdict.decision is Decision.PROMOTED:
+                after = publication.version or before
+            payback.gated(before, after, publication.found.saved)
+        training.earlier_version = payback.earlier_version
+        training.pay(payback.share)
+        self.watch.pays(payback.ratio, payback.share)

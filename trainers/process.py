@@ -21,6 +21,7 @@ PARENT_LOOK_INTERVAL_S = 1.0
 LOCK_LOOK_INTERVAL_S = 0.2
 LOW_NICENESS = 10
 NICEST = 19
+IDLE_CLASS = "SCHED_IDLE"  # only time that nobody else wants
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 OOM_SCORE_ADJ = 500  # of -1000 to 1000; a share of 1000 of the memory
 
@@ -40,7 +41,7 @@ def take_priority(priority: str) -> str:
         except OSError:  # not allowed in this container: the next best
             pass
         else:
-            return "SCHED_IDLE"
+            return IDLE_CLASS
     return f"nice {os.nice(NICEST)}"
 
 

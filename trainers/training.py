@@ -7,13 +7,12 @@ called, nor whether anyone watches: each verb returns what it did.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dvi.config import TrainerConfig
 from dvi.registry import ManifestFields
-from dvi.replay import StoredTrace
 from trainers.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -22,9 +21,10 @@ from trainers.checkpoint import (
     LineageEntry,
     check_identity,
 )
-from trainers.gate import Decision, GateRule, Scores, Verdict, decide, stricter
+from trainers.gate import Decision, GateRule, Verdict
 from trainers.head_rows import list_tensors, restore_list
 from trainers.intake import Intake
+from trainers.judge import Judge, Judgement
 from trainers.learner import Learner
 from trainers.probe import ProbeSet
 from trainers.reports import StepReport, loss_values
@@ -50,11 +50,15 @@ class TrainingParts:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a gate decided and which version came of it."""
+    """What a gate found and which version came of it."""
 
-    verdict: Verdict
+    found: Judgement
     version: int | None  # None: refused
-    served_fault: str  # why the version in service could not be compared; empty if it could
+
+    @property
+    def verdict(self) -> Verdict:
+        """What was decided."""
+        return self.found.verdict
 
 
 class Training:
@@ -76,8 +80,12 @@ class Training:
         self.drops_in_a_row = 0
         self.last_report: StepReport | None = None
         self.hurried_traces = 0  # new traces that still pay more, since traffic has changed
+        self.pay_share = 1.0
+        # A gate tells what share of decode rounds the version in service saves over this one.
+        self.earlier_version: int | None = None
         self.probe_rate = 0.0  # agreement of the version in service on the probe set
-        self.probe = ProbeSet(parts.rows.store)
+        probe = ProbeSet(parts.rows.store)
+        self.judge = Judge(parts.learner, parts.versions, parts.gate, probe)
 
     def require_turn(self) -> None:
         """Raise LeaseLost where another machine trains now, ReplayStoreError if nobody knows."""
@@ -89,7 +97,7 @@ class Training:
         hurried = min(new.num_admitted, self.hurried_traces)
         self.hurried_traces -= hurried
         paying = new.num_admitted + hurried * (self.config.drift_steps_factor - 1)
-        debt = self.debt_steps + paying * self.config.steps_per_trace
+        debt = self.debt_steps + paying * self.config.steps_per_trace * self.pay_share
         memory = self.config.newest_rows + self.config.reservoir_rows
         most = max(MIN_PAYING_TRACES, memory) * self.config.steps_per_trace
         self.debt_steps = min(debt, most)
@@ -99,6 +107,11 @@ class Training:
     def hurry(self) -> None:
         """Traffic has changed: the next traces pay more steps, on the newest rows alone."""
         self.hurried_traces = self.config.drift_traces
+
+    def pay(self, share: float) -> None:
+        """From now on traces pay for ``share`` of their steps, and what is owed shrinks with it."""
+        self.debt_steps *= min(1.0, share / self.pay_share)
+        self.pay_share = share
 
     def has_work(self) -> bool:
         """Whether a step is paid for and there is something to learn from."""
@@ -141,7 +154,8 @@ class Training:
         if len(rows) < self.config.min_holdout_traces:
             return None
         self.choose_rows()
-        verdict, fault = self._judge(rows)
+        found = self.judge.judge(rows, self.earlier_version)
+        verdict, self.probe_rate = found.verdict, found.probe_rate
         if verdict.is_served_worthless:
             self.parts.versions.registry.rollback(
                 f"gate: version {verdict.served_version} is worse than the untrained draft"
@@ -149,11 +163,11 @@ class Training:
         if verdict.decision is Decision.REFUSED:
             self._start_from_served()
             self._close_gate(verdict.decision)
-            return Publication(verdict, None, fault)
+            return Publication(found, None)
         is_promoted = verdict.decision is Decision.PROMOTED
         version = self.publish_version(verdict.metrics(), is_promoted=is_promoted)
         self._close_gate(verdict.decision)
-        return Publication(verdict, version, fault)
+        return Publication(found, version)
 
     def choose_rows(self) -> None:
         """Let the list of head rows follow the traffic: what is scored is what is served."""
@@ -225,28 +239,6 @@ class Training:
         self.parts.versions.training_id = checkpoint.training_id
         self.parts.versions.root_version = checkpoint.root_version
         self.parts.versions.lineage = list(checkpoint.lineage)
-
-    def _judge(self, rows: Sequence[StoredTrace]) -> tuple[Verdict, str]:
-        """Candidate, version in service and version 0 on the same traces; the second's fault.
-
-        The version in service is scored on the probe set too.
-        """
-        learner, traces = self.parts.learner, [row.trace for row in rows]
-        served_version, adapter, fault = self.parts.versions.served()
-        candidate = learner.score(traces, self.parts.versions.newest + 1)
-        with learner.draft.showing(adapter):
-            served = learner.score(traces, served_version)
-            self.probe_rate = self.probe.measure(
-                [row.key for row in rows],
-                lambda fixed: learner.score(fixed, served_version).agreement,
-            )
-        untrained = served
-        if served_version:
-            with learner.draft.showing(None):
-                untrained = learner.score(traces, 0)
-        scores = Scores(candidate, served, untrained)
-        rule = stricter(self.parts.gate, self.parts.versions.recent_rollbacks())
-        return Verdict(decide(scores, rule), scores, rule, served_version, len(traces)), fault
 
     def _manifest(self, metrics: Mapping[str, float]) -> ManifestFields:
         report = self.last_report

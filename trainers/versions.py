@@ -45,12 +45,16 @@ class Versions:
         if not version:
             return 0, None, ""
         try:
-            adapter = self.registry.read(version)
-            checked_tensors(adapter, self.draft.layout, self.base_fingerprint)
-            self.draft.check_list(adapter)
+            return version, self._checked(version), ""
         except (RegistryError, AdapterRefused) as error:
             return 0, None, str(error)
-        return version, adapter, ""
+
+    def usable(self, version: int) -> Adapter | None:
+        """Values of a version; None where it is gone or a server would refuse it."""
+        try:
+            return self._checked(version)
+        except (RegistryError, AdapterRefused):
+            return None
 
     def require_registry(self) -> None:
         """Raise RegistryError where this training has published and the registry is away.
@@ -117,6 +121,12 @@ class Versions:
         counted = (Act.PROMOTE, Act.ROLLBACK)
         acts = [event.act for event in self.registry.history() if event.act in counted]
         return acts[-RECENT_ACTS:].count(Act.ROLLBACK)
+
+    def _checked(self, version: int) -> Adapter:
+        adapter = self.registry.read(version)
+        checked_tensors(adapter, self.draft.layout, self.base_fingerprint)
+        self.draft.check_list(adapter)
+        return adapter
 
     def _own_versions(self) -> list[Manifest]:
         versions = self.registry.versions()

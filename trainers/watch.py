@@ -46,6 +46,8 @@ class Watch:
         self.logprob_gap = 0.0
         self.num_rolled_back = 0
         self.is_paused = False
+        self.payback: float | None = None
+        self.pay_share = 1.0
         self.faults: set[str] = set()  # said once until things work again
 
     def stepped(self, report: StepReport) -> None:
@@ -78,16 +80,29 @@ class Watch:
             verdict.served.agreement,
             verdict.num_traces,
         )
-        if publication.served_fault:
-            logger.warning("version in service not usable here: %s", publication.served_fault)
+        if publication.found.served_fault:
+            fault = publication.found.served_fault
+            logger.warning("version in service not usable here: %s", fault)
         if publication.version is not None:
             row = {"version": publication.version, **verdict.metrics()}
             row["probe_acceptance_rate"] = self.training.probe_rate
+            if self.payback is not None:
+                row["payback_ratio"] = self.payback
             self.outlets.tracker.log("adapter", {f"adapter/{k}": v for k, v in row.items()})
             if verdict.metrics()["gate_promoted"]:
                 folder = self.outlets.registry.folder(publication.version)
                 self.outlets.tracker.artifact(publication.version, folder)
         self.tell(at_once=True)
+
+    def pays(self, ratio: float | None, share: float) -> None:
+        """What training saves over what it takes, and the share of the steps that follows."""
+        if share != self.pay_share:
+            logger.info(
+                "payback ratio %.2f: %.3g of the steps from now on",
+                ratio or 0.0,
+                share,
+            )
+        self.payback, self.pay_share = ratio, share
 
     def failed(self, error: Exception) -> None:
         """Something outside (store, disk, registry) does not work now; said once."""
@@ -139,6 +154,7 @@ class Watch:
             "version": training.parts.versions.newest,
             "draft_logprob_gap": self.logprob_gap,
             "probe_acceptance_rate": training.probe_rate,
+            "payback_ratio": self.payback or 0.0,
             "paused": self.is_paused,
             **{name: value for name, value in losses.items() if math.isfinite(value)},
             "gate": {

@@ -99,6 +99,7 @@ def section(turns: Sequence[Turn], metrics: str) -> Section:
         "identical": same.identical,
         "trainer_steps": metric(metrics, "dvi_trainer_steps_total"),
         "trainer_cpu_s": metric(metrics, "dvi_trainer_cpu_seconds_total"),
+        "payback_ratio": metric(metrics, "dvi_trainer_payback_ratio"),
     }
     grid = Grid(
         "the same server with training over without, net: tokens/s",
@@ -112,7 +113,8 @@ def section(turns: Sequence[Turn], metrics: str) -> Section:
     notes = [
         f"net: {data['over_untrained']:.2f}x the same server without training over "
         f"{len(with_training)} requests ({data['trainer_steps']:.0f} steps, "
-        f"{data['trainer_cpu_s']:.0f} s of CPU); {said}",
+        f"{data['trainer_cpu_s']:.0f} s of CPU); {said}; the trainer's own estimate at the "
+        f"end: {data['payback_ratio']:.1f} of its time saved within trainer.payback_s",
         f"net: {same.identical} of {same.compared} answers identical with and without training",
     ]
     return Section(data, [grid], [panel], notes)

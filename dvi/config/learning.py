@@ -119,6 +119,12 @@ class TrainerConfig:
     max_cpu_share: float = option(
         1.0, "CPU time of the trainer over that of its threads; 1 is no cap", low=0.001, high=1
     )
+    payback_s: float = option(
+        3600.0,
+        "seconds of decoding within which steps have to save the CPU time they take, else one in "
+        "eight is made; 0: all are, as always at priority idle",
+        low=0,
+    )
     num_threads: int = option(1, "CPU threads of the trainer", low=1)
     priority: str | None = option(
         None,

@@ -11,7 +11,10 @@ from dvi.demo.answers import Answer
 from dvi.traffic.stream import DOMAINS, make_stream
 from tests.demo.answers import make_answer
 
-METRICS = "dvi_trainer_steps_total 12.0\ndvi_trainer_cpu_seconds_total 3.0\n"
+METRICS = (
+    "dvi_trainer_steps_total 12.0\ndvi_trainer_cpu_seconds_total 3.0\n"
+    "dvi_trainer_payback_ratio 2.5\n"
+)
 
 
 def answers(first: int, domain: str, seconds: float) -> list[Answer]:
@@ -53,7 +56,7 @@ def test_ratios_are_of_the_same_requests_and_break_even_counts_them() -> None:
     assert found.data["over_untrained_by_group"] == {DOMAINS[0]: 0.5, DOMAINS[1]: 4.0}
     assert found.data["saved_s"] == [-4.0, 6.0]
     assert found.data["break_even_requests"] == 4
-    assert found.data["trainer_steps"] == 12.0
+    assert (found.data["trainer_steps"], found.data["payback_ratio"]) == (12.0, 2.5)
     assert found.data["compared"] == found.data["identical"] == 4
 
 

@@ -110,6 +110,7 @@ def test_every_metric_of_the_server_is_on_the_dashboard() -> None:
         "dvi_replay_rows",
         "dvi_request_acceptance_rate_bucket",
         "dvi_tracking_rows_dropped_total",  # an alert has it
+        "dvi_trainer_payback_ratio",
     }
     asked = {s.metric for _, text in dashboard_expressions() for s in selectors(text)}
     ends = ("_sum", "_count")

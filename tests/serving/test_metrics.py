@@ -60,6 +60,7 @@ GAUGES: dict[str, tuple[str, set[str]]] = {
     "dvi_adapter_promoted_timestamp_seconds": ("", set()),
     "dvi_probe_acceptance_rate": ("", set()),
     "dvi_draft_logprob_gap": ("", set()),
+    "dvi_trainer_payback_ratio": ("", set()),
     "dvi_draft_length_tokens": ("", set()),
     "dvi_kv_used_ratio": ("", set()),
     "dvi_replay_rows": ("", set()),

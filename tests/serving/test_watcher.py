@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +120,29 @@ def test_the_weights_that_a_version_replaced_are_let_go_at_the_next_look(scene: 
     assert end() is not None  # its end is not the decode thread's work
     scene.watcher.poll()
     assert end() is None
+
+
+def test_a_version_is_prepared_without_hurry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[str] = []
+    is_prepared = threading.Event()
+
+    def prepare(_: Adapter | None) -> DraftWeights:
+        matrix = torch.ones(1000, 1000)
+        matrix @ matrix
+        is_prepared.set()
+        return DraftWeights(1)
+
+    monkeypatch.setattr(scene.drafter, "prepare", prepare)
+    monkeypatch.setattr(time, "sleep", lambda _: slept.append(threading.current_thread().name))
+    scene.watcher.load_first()
+    publish(scene.registry)
+    with scene.watcher:
+        assert is_prepared.wait(10.0)
+    assert "watcher" in slept
+    slept.clear()
+    scene.new_watcher()
+    scene.watcher.load_first()  # nobody decodes yet: nothing waits
+    assert slept == []
 
 
 def test_the_version_in_service_is_loaded_at_start(scene: Scene) -> None:

@@ -129,7 +129,7 @@ def test_the_probe_is_a_fixed_set_scored_with_the_version_in_service(
     for done in replay_stream(training):
         if isinstance(done, Publication):
             rates.append(training.probe_rate)
-            sets.append(list(training.probe._keys))
+            sets.append(list(training.judge.probe._keys))
             served.append(done.verdict.served_version)
     assert len(rates) >= 4
     assert all(keys == sets[0] for keys in sets)

@@ -167,7 +167,7 @@ def test_a_trainer_out_of_memory_says_so_ends_with_1_and_the_next_one_does_that_
         patch.setattr("trainers.background.logger.error", said.append)
         patch.setattr("trainers.background.start_logging", lambda _config: None)
         patch.setattr("trainers.background.set_thread_modes", lambda _threads: None)
-        patch.setattr("trainers.background.serve_training", lambda _config, _stop: run(training))
+        patch.setattr("trainers.background.serve_training", lambda *_: run(training))
         patch.setattr(torch.Tensor, "backward", full)
         assert train_in_background(world.config, threading.Event(), "low") == 1
     assert [line.startswith("out of memory") for line in said] == [True]
