@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import pytest
 import torch
 from torch import Tensor
 
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Segment
 from dvi.modeling.target import TargetModel
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Models made within are torch's, on every machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dvi.modeling.target.fits", lambda *_args, **_kwargs: False)
+        patch.setattr("dvi.modeling.layer.make_native_layer", lambda *_: None)
+        patch.setattr("dvi.modeling.int8.make_native_matrix", lambda *_: None)
+        yield
 
 
 @torch.no_grad()

@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dvi.modeling import target as target_module
 from dvi.modeling.int8 import Int8Linear
 from dvi.modeling.layer import run_layer, write_kv
 from dvi.modeling.linear import Linear, Packing, Quantization
@@ -23,7 +22,13 @@ from dvi.modeling.target import TargetModel
 from dvi.native.find import can_run, compiled_files
 from dvi.native.layers import make_native_matrix
 from dvi.native.library import library
-from tests.modeling.helpers import decode_in_widths, forward, random_ids, whole_cache
+from tests.modeling.helpers import (
+    decode_in_widths,
+    forward,
+    random_ids,
+    whole_cache,
+    without_kernels,
+)
 from tests.rigs import build_target
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no compiled kernels for this machine")
@@ -42,13 +47,10 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def both(monkeypatch: pytest.MonkeyPatch, **sizes: object) -> tuple[TargetModel, TargetModel]:
+def both(**sizes: object) -> tuple[TargetModel, TargetModel]:
     """The same weights by our kernels and by torch."""
     ours = build_target(dtype=torch.float32, **sizes)  # type: ignore[arg-type]
-    with monkeypatch.context() as patch:
-        patch.setattr(target_module, "fits", lambda *args, **kwargs: False)
-        patch.setattr("dvi.modeling.layer.make_native_layer", lambda *args: None)
-        patch.setattr("dvi.modeling.int8.make_native_matrix", lambda *args: None)
+    with without_kernels():
         theirs = build_target(dtype=torch.float32, **sizes)  # type: ignore[arg-type]
     assert ours.layer(0).native is not None
     assert theirs.layer(0).native is None
@@ -123,8 +125,8 @@ PASSES = [
 
 @needs_kernels
 @pytest.mark.parametrize("variant", range(len(VARIANTS)))
-def test_layers_are_torchs(variant: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = both(monkeypatch, **VARIANTS[variant])
+def test_layers_are_torchs(variant: int) -> None:
+    ours, theirs = both(**VARIANTS[variant])
     caches = [whole_cache(model, rows=4) for model in (ours, theirs)]
     # A step of 15-bit activations is 1e-4 of the largest; floats are another order of sums.
     bound = 2e-2 if ours.is_quantized else 1e-4
