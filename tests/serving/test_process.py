@@ -45,6 +45,7 @@ def learning_config(model: Path, state: Path) -> DviConfig:
         gate_confidence=0.0,  # all are promoted: the test is about the way, not alpha
         poll_interval_s=0.05,
         priority="normal",  # a busy test run leaves no core idle
+        payback_s=0.0,  # every step that is paid for is made
     )
     return replace(config, trainer=trainer)
 

@@ -50,6 +50,7 @@ TRAINER = TrainerConfig(
     min_holdout_traces=2,
     max_holdout_traces=3,
     poll_interval_s=0.02,
+    payback_s=0.0,  # every step that is paid for is made, whatever it saves
     priority="normal",  # beside a busy test run the lowest one gets a hundredth of a core
 )
 
