@@ -24,6 +24,7 @@ from dvi.config.files import PART_PREFIX, replace_file
 from dvi.replay import RowKey
 from trainers.intake import IntakeState
 from trainers.memory import MemoryState
+from trainers.strata import StrataState
 
 FORMAT_VERSION = 1
 KEPT_FILES = 2
@@ -201,12 +202,21 @@ def _from_plain(tensors: dict[str, Tensor], plain: dict[str, Any]) -> Checkpoint
                 newest=_keys(memory["newest"]),
                 reservoir=_keys(memory["reservoir"]),
                 num_spilled=memory["num_spilled"],
+                strata=_strata(memory.get("strata", {})),
             ),
             num_admitted=intake["num_admitted"],
             num_missing=intake["num_missing"],
         ),
         root_version=plain["root_version"],
         lineage=tuple(LineageEntry(**entry) for entry in plain["lineage"]),
+    )
+
+
+def _strata(plain: dict[str, list[Any]]) -> StrataState:
+    return StrataState(
+        labels=tuple((RowKey(*key), label) for key, label in plain.get("labels", ())),
+        counts=tuple(map(tuple, plain.get("counts", ()))),
+        seen=tuple(map(tuple, plain.get("seen", ()))),
     )
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 
 from dvi.replay import RowKey
+from trainers.strata import Strata, StrataState
 
 
 class Purpose(IntEnum):
@@ -36,10 +37,14 @@ class MemoryState:
     newest: tuple[RowKey, ...]  # oldest first
     reservoir: tuple[RowKey, ...]
     num_spilled: int  # keys that ever left the newest rows
+    strata: StrataState = field(default_factory=StrataState)
 
 
 class Memory:
-    """The newest ``newest_rows`` keys and a uniform sample of the keys before them.
+    """The newest ``newest_rows`` keys and a sample of the keys before them.
+
+    The sample is uniform within a domain, and when it is full no domain that is told apart has more
+    of it than another that wants more (strata.py).
 
     Invariant: a key is in at most one of the two, and in it once.
     """
@@ -51,6 +56,7 @@ class Memory:
         self.newest: deque[RowKey] = deque()
         self.reservoir: list[RowKey] = []
         self.num_spilled = 0
+        self.strata = Strata()
 
     def __len__(self) -> int:
         return len(self.newest) + len(self.reservoir)
@@ -72,6 +78,7 @@ class Memory:
         before = len(self)
         self.newest = deque(key for key in self.newest if key not in keys)
         self.reservoir = [key for key in self.reservoir if key not in keys]
+        self.strata.forget(keys)
         return before - len(self)
 
     def draw(self, size: int, newest_share: float, draw_index: int) -> list[RowKey]:
@@ -91,22 +98,40 @@ class Memory:
 
     def snapshot(self) -> MemoryState:
         """The state that ``restore`` takes."""
-        return MemoryState(tuple(self.newest), tuple(self.reservoir), self.num_spilled)
+        newest, reservoir = tuple(self.newest), tuple(self.reservoir)
+        return MemoryState(newest, reservoir, self.num_spilled, self.strata.snapshot())
 
     def restore(self, state: MemoryState) -> None:
         """Go back to a snapshot; smaller limits than it was made with take effect at once."""
         self.newest = deque()
         self.reservoir = list(state.reservoir)[: self.reservoir_rows]
         self.num_spilled = state.num_spilled
+        self.strata = Strata(state.strata)
         self.admit(state.newest)
 
     def _spill(self, key: RowKey) -> None:
-        """Reservoir sampling (algorithm R): every spilled key stays with equal probability."""
+        """Take the place of a row of the largest stratum, where its own has at least two fewer.
+
+        Else reservoir sampling (algorithm R) within its own: each of its keys stays with equal
+        probability. One fewer is no reason: equal strata would exchange a row at every turn.
+        """
         self.num_spilled += 1
+        self.strata.count(key)
         if len(self.reservoir) < self.reservoir_rows:
             self.reservoir.append(key)
             return
+        own = self.strata.of(key)
+        places: dict[int, list[int]] = {own: []}
+        for place, kept in enumerate(self.reservoir):
+            places.setdefault(self.strata.of(kept), []).append(place)
+        largest = max(places, key=lambda stratum: (len(places[stratum]), stratum))
         random = generator(self.seed, Purpose.RESERVOIR, self.num_spilled)
-        slot = int(random.integers(self.num_spilled))
-        if slot < self.reservoir_rows:
-            self.reservoir[slot] = key
+        if len(places[own]) < len(places[largest]) - 1:
+            slots, slot = places[largest], int(random.integers(len(places[largest])))
+        else:
+            slots, slot = places[own], int(random.integers(self.strata.seen(own)))
+        if slot < len(slots):
+            self.strata.forget([self.reservoir[slots[slot]]])
+            self.reservoir[slots[slot]] = key
+        else:
+            self.strata.forget([key])

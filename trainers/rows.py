@@ -41,6 +41,7 @@ class Rows:
         num_admitted = 0
         for row in rows:
             if is_usable(row.trace, self.num_token_ids):
+                self.intake.memory.strata.name(row.key, row.trace.domain)
                 num_admitted += self.intake.take(row.key)
                 self.tokens.add(row.trace)
             else:

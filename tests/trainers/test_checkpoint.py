@@ -22,6 +22,7 @@ from trainers.checkpoint import (
 )
 from trainers.intake import IntakeState
 from trainers.memory import MemoryState
+from trainers.strata import StrataState
 
 
 def make_checkpoint(steps: int) -> Checkpoint:
@@ -41,7 +42,12 @@ def make_checkpoint(steps: int) -> Checkpoint:
         intake=IntakeState(
             cursor={"w": 9, "x": 2},
             holdout=(RowKey("w", 9),),
-            memory=MemoryState((RowKey("x", 1), RowKey("x", 2)), (RowKey("w", 1),), 4),
+            memory=MemoryState(
+                newest=(RowKey("x", 1), RowKey("x", 2)),
+                reservoir=(RowKey("w", 1),),
+                num_spilled=4,
+                strata=StrataState(((RowKey("w", 1), 7),), ((7, 1),), ((0, 4),)),
+            ),
             num_admitted=11,
             num_missing=1,
         ),
