@@ -1,4 +1,4 @@
-"""How ``auto`` fares: against either source alone, and after a shift.
+"""How ``auto`` fares against either source alone, and it and the draft after a shift.
 
 Owns two tables and their arithmetic; reads results and nothing else. All numbers are of rounds of
 the arm's K, means over seeds. Sources are compared by the rate in which silence is a miss: by
@@ -66,8 +66,8 @@ def choice_values(seeds: Sequence[Rows]) -> dict[str, float]:
     return {**values, "by memory": by_memory}
 
 
-def recovery_values(seeds: Sequence[Rows], before: Sequence[Rows]) -> dict[str, float]:
-    """Of one stretch of ``auto``: windows, and their shares of the steady level.
+def recovery_values(seeds: Sequence[Rows], before: Sequence[Rows], server: str) -> dict[str, float]:
+    """Of one stretch of a server: windows, and their shares of the steady level.
 
     ``before`` is where its domain came first: the first window is compared with that last quarter.
     """
@@ -77,11 +77,11 @@ def recovery_values(seeds: Sequence[Rows], before: Sequence[Rows]) -> dict[str, 
         "51-60": lambda rows: rows[LATER],
         "steady": late,
     }
-    values = {label: rate(seeds, window, "auto") for label, window in windows.items()}
+    values = {label: rate(seeds, window, server) for label, window in windows.items()}
     steady = values["steady"] or 1.0
     return {
         **values,
-        "share 1-10": values["1-10"] / (rate(before, late, "auto") or 1.0),
+        "share 1-10": values["1-10"] / (rate(before, late, server) or 1.0),
         "share 21-30": values["21-30"] / steady,
         "share 51-60": values["51-60"] / steady,
     }
@@ -92,11 +92,13 @@ def choices(group: Sequence[ArmResult]) -> dict[str, dict[str, float]]:
     return _with_mean({name: choice_values(seeds) for name, seeds in by_stretch(group).items()})
 
 
-def recoveries(group: Sequence[ArmResult]) -> dict[str, dict[str, float]]:
+def recoveries(group: Sequence[ArmResult], server: str = "auto") -> dict[str, dict[str, float]]:
     """By stretch, then the mean over stretches."""
     found = by_stretch(group)
     first = {name: found[name.removesuffix(" again")] for name in found}
-    return _with_mean({name: recovery_values(seeds, first[name]) for name, seeds in found.items()})
+    return _with_mean(
+        {name: recovery_values(seeds, first[name], server) for name, seeds in found.items()}
+    )
 
 
 def _with_mean(values: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -128,8 +130,8 @@ def choice_grid(groups: Mapping[str, Sequence[ArmResult]]) -> Grid:
     return Grid(f"{title}judged, silence counted as a miss", head, rows)
 
 
-def recovery_grid(groups: Mapping[str, Sequence[ArmResult]]) -> Grid:
-    """After a shift."""
+def recovery_grid(groups: Mapping[str, Sequence[ArmResult]], server: str) -> Grid:
+    """A server after a shift."""
     head = (
         "arm", "stretch", "requests 1-10", "21-30", "51-60", "last quarter",
         "share at 1-10", "share at 21-30", "share at 51-60",
@@ -138,10 +140,10 @@ def recovery_grid(groups: Mapping[str, Sequence[ArmResult]]) -> Grid:
     rows = [
         (arm, name, *_cells(own, *windows), *(f"{own[f'share {one}']:.2f}" for one in shares))
         for arm, group in groups.items()
-        for name, own in recoveries(group).items()
+        for name, own in recoveries(group, server).items()
     ]
-    title = "auto after a shift: the same rate, and its share of the last quarter; 1-10 of a domain"
-    return Grid(f"{title} that is back: of its first last quarter", head, rows)
+    title = f"{server} after a shift: the same rate, and its share of the last quarter; 1-10 of a"
+    return Grid(f"{title} domain that is back: of its first last quarter", head, rows)
 
 
 def _cells(values: Mapping[str, float], *labels: str) -> list[str]:

@@ -56,7 +56,8 @@ def section(results: Sequence[ArmResult]) -> Section:
         _length_grid(groups),
         _memory_grid(groups),
         choice_grid(groups),
-        recovery_grid(groups),
+        recovery_grid(groups, "auto"),
+        recovery_grid(groups, "neural"),
         _promotion_grid(groups),
         _live_grid(groups),
     ]
@@ -230,7 +231,12 @@ def _numbers(group: Sequence[ArmResult]) -> Json:
         str(length): _over_seeds(group, lambda one, k=length: _tokens(one, k)).mean  # type: ignore[misc]
         for length in SHOWN_K
     }
-    return {**found, "choice": choices(group), "recovery": recoveries(group)}
+    return {
+        **found,
+        "choice": choices(group),
+        "recovery": recoveries(group),
+        "recovery_neural": recoveries(group, "neural"),
+    }
 
 
 def _panels(groups: Groups) -> list[Lines]:

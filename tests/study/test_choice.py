@@ -71,3 +71,6 @@ def test_a_domain_that_is_back_is_compared_with_its_first_time() -> None:
     assert values["1-10"] == pytest.approx((1 / 2 + 0) / 2)  # over seeds
     assert values["share 1-10"] == pytest.approx(1 / 4 / (1 / 2))  # a was at 1/2 before b
     assert values["share 21-30"] == 1
+    # The draft alone, of the same requests: what ``stretch`` gives it.
+    neural = recoveries(arms, "neural")["a again"]
+    assert neural["share 1-10"] == neural["share 21-30"] != values["share 1-10"]
