@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dvi.replay import StoredTrace
 from dvi.types import Round, Source, Trace
 from tests.trainers.conftest import WorldMaker
+from tests.trainers.processes import make_model, make_service_world
 from tests.trainers.test_follow import Loop
 from tests.trainers.world import tiny_config
-from trainers.background import make_payback
+from trainers.background import make_payback, serve_training
 from trainers.control import Control, Pace
 from trainers.follow import Follower
 from trainers.gate import accepted_length
@@ -190,3 +193,26 @@ def test_nothing_is_saved_over_a_version_that_is_gone(
     publication = training.publish()
     assert publication is not None
     assert publication.found.saved is None
+
+
+@pytest.mark.parametrize(("priority", "share"), [("nice 10", LEAST_SHARE), (IDLE_CLASS, 1.0)])
+def test_the_loop_is_told_what_training_pays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority: str, share: float
+) -> None:
+    monkeypatch.setenv("DVI_HOME", str(tmp_path / "home"))
+    make_model(tmp_path / "model", 1)
+    service = make_service_world(tmp_path / "state", tmp_path / "model")
+    told: list[Payback] = []
+
+    def follower(*parts: object) -> object:
+        told.append(next(part for part in parts if isinstance(part, Payback)))
+        return SimpleNamespace(run=lambda _: None)
+
+    monkeypatch.setattr("trainers.background.Follower", follower)
+    service.config.trainer.payback_s = 1e-9
+    serve_training(service.config, threading.Event(), priority)
+    service.store.close()
+    for saved in (None, 0.5, 0.5):
+        sum(range(100_000))  # takes some CPU time
+        told[0].gated(0, 1, saved)
+    assert told[0].share == share

@@ -7,14 +7,12 @@ import random
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -29,10 +27,9 @@ from tests.trainers.processes import (
     make_service_world,
     stop,
 )
-from trainers.background import serve_training, wait_for_store
+from trainers.background import wait_for_store
 from trainers.checkpoint import Checkpoint, CheckpointStore
-from trainers.payback import LEAST_SHARE, Payback
-from trainers.process import IDLE_CLASS, PARENT_VARIABLE
+from trainers.process import PARENT_VARIABLE
 from trainers.service import main, priority_of
 
 NUM_TRACES = 24
@@ -132,25 +129,6 @@ def test_kill_nine_ten_times_loses_and_doubles_nothing(
     service: ServiceWorld, model: tuple[Path, list[Trace]], seed: int
 ) -> None:
     kill_rounds(service, model[1], rounds=10, seed=seed)
-
-
-@pytest.mark.parametrize(("priority", "share"), [("nice 10", LEAST_SHARE), (IDLE_CLASS, 1.0)])
-def test_the_loop_is_told_what_training_pays(
-    service: ServiceWorld, monkeypatch: pytest.MonkeyPatch, priority: str, share: float
-) -> None:
-    told: list[Payback] = []
-
-    def follower(*parts: object) -> object:
-        told.append(next(part for part in parts if isinstance(part, Payback)))
-        return SimpleNamespace(run=lambda _: None)
-
-    monkeypatch.setattr("trainers.background.Follower", follower)
-    service.config.trainer.payback_s = 1e-9
-    serve_training(service.config, threading.Event(), priority)
-    for saved in (None, 0.5, 0.5):
-        sum(range(100_000))  # takes some CPU time
-        told[0].gated(0, 1, saved)
-    assert told[0].share == share
 
 
 def test_a_second_trainer_waits_for_the_first_and_takes_over_after_its_kill(
