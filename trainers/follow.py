@@ -110,6 +110,6 @@ class Follower:
             if publication.verdict.decision is Decision.PROMOTED:
                 after = publication.version or before
             payback.gated(before, after, publication.found.saved)
+        self.watch.pays(payback.ratio, payback.share)
         training.earlier_version = payback.earlier_version
         training.pay(payback.share)
-        self.watch.pays(payback.ratio, payback.share)

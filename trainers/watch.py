@@ -47,7 +47,6 @@ class Watch:
         self.num_rolled_back = 0
         self.is_paused = False
         self.payback: float | None = None
-        self.pay_share = 1.0
         self.faults: set[str] = set()  # said once until things work again
 
     def stepped(self, report: StepReport) -> None:
@@ -95,14 +94,10 @@ class Watch:
         self.tell(at_once=True)
 
     def pays(self, ratio: float | None, share: float) -> None:
-        """What training saves over what it takes, and the share of the steps that follows."""
-        if share != self.pay_share:
-            logger.info(
-                "payback ratio %.2f: %.3g of the steps from now on",
-                ratio or 0.0,
-                share,
-            )
-        self.payback, self.pay_share = ratio, share
+        """What training saves over what it takes, and the share of the steps that will follow."""
+        if share != self.training.pay_share:
+            logger.info("payback ratio %.2f: %.3g of the steps from now on", ratio or 0.0, share)
+        self.payback = ratio
 
     def failed(self, error: Exception) -> None:
         """Something outside (store, disk, registry) does not work now; said once."""
