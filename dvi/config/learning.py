@@ -128,9 +128,9 @@ class TrainerConfig:
     num_threads: int = option(1, "CPU threads of the trainer", low=1)
     priority: str | None = option(
         None,
-        "CPU time beside serving: idle takes what nobody else wants, low a seventh to a "
-        "quarter of a busy core, normal an equal share; null is idle with drafter=auto, else low, and in `dvi demo` "
-        "one more",
+        "CPU time beside serving: idle takes what nobody else wants, low a seventh to a quarter of "
+        "a busy core, normal an equal share; null is idle with drafter=auto, else low, and in "
+        "`dvi demo` one more",
         choices=("idle", "low", "normal"),
     )
 

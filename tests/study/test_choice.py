@@ -71,6 +71,16 @@ def test_a_domain_that_is_back_is_compared_with_its_first_time() -> None:
     assert values["1-10"] == pytest.approx((1 / 2 + 0) / 2)  # over seeds
     assert values["share 1-10"] == pytest.approx(1 / 4 / (1 / 2))  # a was at 1/2 before b
     assert values["share 21-30"] == 1
-    # The draft alone, of the same requests: what ``stretch`` gives it.
-    neural = recoveries(arms, "neural")["a again"]
-    assert neural["share 1-10"] == neural["share 21-30"] != values["share 1-10"]
+
+
+def test_the_draft_alone_is_compared_with_its_own_level_before() -> None:
+    """It was at 1/2 before b and is back at 1; auto was at 1 and is back at 0."""
+
+    def rows(domain: str, neural: str, auto: str) -> list[RequestRow]:
+        walks = {"neural": neural, "memory": NONE, "auto": auto}
+        return [replace(row(domain, "11"), walks=walks) for _ in range(60)]
+
+    stream = [*rows("a", HALF, WHOLE), *rows("b", NONE, NONE), *rows("a", WHOLE, NONE)]
+    arm = replace(result(stream), stream="return")
+    assert recoveries([arm], "neural")["a again"]["share 1-10"] == 2
+    assert recoveries([arm], "auto")["a again"]["share 1-10"] == 0
