@@ -12,6 +12,7 @@ tiny-mix    deep layers add a little: an untrained draft is right at part of the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import tokenizers
@@ -24,6 +25,7 @@ from dvi.modeling.linear import Quantization
 from dvi.modeling.spec import ModelSpec, plain_inv_freq
 from dvi.modeling.target import TargetModel, TargetWeights, make_target
 
+CPU = torch.device("cpu")
 KINDS = ("tiny-ident", "tiny-block", "tiny-rand", "tiny-mix")
 DEEP_SCALE = {"tiny-ident": 0.0, "tiny-block": 1.0, "tiny-rand": 1.0, "tiny-mix": 0.35}
 
@@ -46,6 +48,7 @@ def build_target(
     tie_embeddings: bool = False,
     deterministic: bool = False,
     quantization: Quantization = Quantization.NONE,
+    device: torch.device = CPU,
 ) -> TargetModel:
     """A random target straight from tensors; the same seed gives the same weights in any dtype."""
     assert kind in KINDS
@@ -66,7 +69,7 @@ def build_target(
         qkv_bias=qkv_bias,
         tie_embeddings=tie_embeddings,
     )
-    weights = random_weights(spec, seed, dtype, exit_layer, DEEP_SCALE[kind])
+    weights = moved(random_weights(spec, seed, dtype, exit_layer, DEEP_SCALE[kind]), device)
     return make_target(
         weights, spec, exit_layer, deterministic=deterministic, quantization=quantization
     )
@@ -95,6 +98,21 @@ def random_weights(
         final_norm=norm.to(dtype),
         head=table if spec.tie_embeddings else head.to(dtype),
     )
+
+
+def moved(weights: TargetWeights, device: torch.device) -> TargetWeights:
+    """The same on ``device``; a tied head stays tied."""
+    if device == CPU:
+        return weights
+    table = weights.embedding.to(device)
+    layers = {
+        index: LayerWeights(
+            **{name: value.to(device) for name, value in asdict(layer).items() if value is not None}
+        )
+        for index, layer in weights.layers.items()
+    }
+    head = table if weights.head is weights.embedding else weights.head.to(device)
+    return TargetWeights(table, layers, weights.final_norm.to(device), head)
 
 
 def _random_layer(

@@ -20,7 +20,10 @@ from dvi.bench.prompts import narrow_mix
 from dvi.bench.stats import Spread, ratios, spread
 from dvi.bench.steps import step_ms
 from dvi.bench.ways import WAYS
-from dvi.decoding.measure import MEASURED_POSITION, forward
+from dvi.decoding.limits import EngineLimits
+from dvi.decoding.measure import MEASURED_POSITION, forward, measuring_cache
+from dvi.decoding.startup import make_buckets
+from dvi.modeling.buckets import Buckets
 from dvi.modeling.target import TargetModel
 
 log = logging.getLogger(__name__)
@@ -38,14 +41,16 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 @torch.inference_mode()
-def _times(target: TargetModel, repeats: int) -> dict[tuple[int, int], list[float]]:
+def _times(
+    target: TargetModel, buckets: Buckets | None, repeats: int
+) -> dict[tuple[int, int], list[float]]:
     """Milliseconds of each (batch, width), in turns after a first one that warms up."""
-    cache = target.new_cache(target.spec.num_layers, max(WIDTHS), MEASURED_POSITION + 32)
+    cache = measuring_cache(target, max(WIDTHS), MEASURED_POSITION + 32, buckets)
     cells = [(batch, width) for batch, widths in WIDTHS.items() for width in widths]
     found: dict[tuple[int, int], list[float]] = {cell: [] for cell in cells}
     for repeat in range(repeats + 1):
         for cell in cells:
-            call = partial(forward, target, cache, *cell)
+            call = partial(forward, target, cache, *cell, plans=buckets)
             milliseconds = 1e3 * min(_seconds(call) for _ in range(CALLS))
             if repeat:
                 found[cell].append(milliseconds)
@@ -57,7 +62,9 @@ def measure(bench: Bench) -> Section:
     target, repeats = bench.loaded().target, bench.config.bench.repeats
     num_bytes = target.num_bytes
     speeds = [bandwidth(time.perf_counter, device=target.device) for _ in range(repeats)]
-    found = _times(target, repeats)
+    reach = max(max(widths) for widths in WIDTHS.values())
+    limits = EngineLimits(max(WIDTHS), 1, MEASURED_POSITION, max_draft_len=reach - 1)
+    found = _times(target, make_buckets(bench.config.decoding, target, limits), repeats)
     with bench.engine(EngineShape("none", 1)) as subject:
         prompts = narrow_mix(bench.loaded().tokenizer, 1)
         steps = [step_ms(subject, WAYS[0], prompts) for _ in range(repeats)]
@@ -90,7 +97,6 @@ def measure(bench: Bench) -> Section:
         f"batch {batch}": [(float(n), passes[batch, n].median) for n in WIDTHS[batch]]
         for batch in BATCH_SIZES
     }
-    reach = max(max(widths) for widths in WIDTHS.values())
     lines["reading the weights"] = [(1.0, limit), (float(reach), limit)]
     return Section(data, [grid], [Lines("one pass", "positions a row", "ms", lines)], [note])
 

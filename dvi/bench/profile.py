@@ -81,7 +81,8 @@ def _jobs(
 ) -> tuple[Callable[[], object], ...]:
     """Whole pass, plan, the layers' matrices, the head."""
     segments = [Segment(row, POSITION, (0,) * width) for row in range(batch)]
-    hidden = torch.ones(batch * width, target.spec.hidden_size, dtype=target.dtype)
+    shape = (batch * width, target.spec.hidden_size)
+    hidden = torch.ones(shape, dtype=target.dtype, device=target.device)
 
     def whole() -> Tensor:
         plan: Plan = target.plan(segments)
@@ -99,7 +100,7 @@ def _run_matrices(target: TargetModel, num_rows: int) -> None:
     """Every product of every layer on inputs of its size."""
     spec = target.spec
     wide = torch.ones(num_rows, max(spec.intermediate_size, spec.num_heads * spec.head_dim))
-    wide = wide.to(target.dtype)
+    wide = wide.to(target.device, target.dtype)
     inputs = (spec.hidden_size, spec.num_heads * spec.head_dim)
     given = [wide[:, :size].contiguous() for size in (*inputs, spec.hidden_size)]
     given.append(wide[:, : spec.intermediate_size].contiguous())

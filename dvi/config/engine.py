@@ -117,6 +117,9 @@ class DecodingConfig:
         "equal bits for any batch, width and chunking, checked at start; compiled kernels have"
         " them in either mode",
     )
+    cuda_graphs: bool = option(
+        True, "on a GPU, record decode steps once a shape and replay them; a CPU has none"
+    )
     prefix_scope: str | None = option(
         None,
         "whose computed prompts a request may start from; null: global with at most one API key, "

@@ -39,6 +39,7 @@ from dvi.decoding.text import DecoderFactory
 from dvi.decoding.verify import Verifier
 from dvi.drafting import Drafter
 from dvi.drift import AcceptanceDrift, LiveAcceptance
+from dvi.modeling.buckets import Buckets
 from dvi.modeling.target import TargetModel
 from dvi.types import DecodeRequest, Verification
 
@@ -49,7 +50,7 @@ IDLE_WAIT_S = 0.1  # how often an idle decode thread shows a sign of life and lo
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What an engine is made of. The drafter was made for ``limits.num_rows`` and ``row_len``."""
+    """What an engine is made of. Drafter and buckets fit ``limits.num_rows`` and ``row_len``."""
 
     target: TargetModel
     drafter: Drafter
@@ -60,6 +61,7 @@ class EngineParts:
     grammars: GrammarCompiler | None = None  # None: requests with a grammar are refused
     verification: Verification = Verification.COUPLED
     prefix_scope: str | None = None  # decoding.prefix_scope
+    buckets: Buckets | None = None  # None: passes are not recorded
     trace_sink: TraceSink = drop_trace
     system_fingerprint: str = ""
     observer: EngineObserver = field(default_factory=SilentObserver)
@@ -90,7 +92,9 @@ class Engine:
         self._inbox = Inbox(limits.max_queue, limits.num_rows)
         mode = parts.verification
         self.proposer = Proposer(parts.drafter, cache, ledger, mode)
-        self.verifier = Verifier(parts.target, self.proposer, cache, ledger, mode)
+        self.verifier = Verifier(
+            parts.target, self.proposer, cache, ledger, mode, plans=parts.buckets
+        )
         self.traces = TraceRecorder(
             limits.top_ids, parts.system_fingerprint, parts.trace_sink, parts.wall_clock, ledger
         )

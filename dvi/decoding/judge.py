@@ -10,6 +10,7 @@ Letters: R positions of rounds, K proposals of a session, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from dvi.acceptance import accept_prefix
 from dvi.decoding.session import Session
 from dvi.decoding.verdict import Verdict
 from dvi.drafting import Proposal
-from dvi.sampling.choice import ChoicePoint, choose_row, choose_rows, host_rows
+from dvi.sampling.choice import ChoicePoint, choose, choose_row, host_rows
 from dvi.sampling.filters import Logits
 from dvi.sampling.rejection import choose_or_accept
 from dvi.types import Verification
@@ -31,23 +32,27 @@ def judge(
 ) -> list[Verdict]:
     """Compare every proposal with the target; raw ``logits`` [R, V] in order of sessions.
 
-    Row i of a session's K + 1 chooses the token at ``last_position + 1 + i``. Sessions whose raw
-    logits decide by themselves are judged in one go, the others position by position.
+    Row i of a session's K + 1 chooses the token at ``last_position + 1 + i``. Where raw logits
+    decide by themselves, all rows are chosen from in one go, else a session with rules walks its
+    own position by position.
     """
-    host = host_rows(logits)
-    verdicts = []
-    first = 0
-    for session, proposal in zip(sessions, proposals, strict=True):
-        rows = slice(first, first + len(proposal.ids) + 1)
-        if verification is Verification.REJECTION:
-            chosen = walk_block(session, proposal, host[rows], choose_or_accept)
-        elif session.rules is not None:
-            chosen = walk_block(session, proposal, host[rows], choose_alike)
-        else:
-            chosen = choose_rows(host[rows], _points(session, proposal))
-        verdicts.append(_verdict(proposal, chosen, logits[rows]))
-        first = rows.stop
-    return verdicts
+    points = [_points(one, proposal) for one, proposal in zip(sessions, proposals, strict=True)]
+    ends = list(accumulate(map(len, points)))
+    blocks = [slice(end - len(own), end) for end, own in zip(ends, points, strict=True)]
+    if verification is Verification.COUPLED and all(one.rules is None for one in sessions):
+        tokens = choose(logits, list(chain.from_iterable(points)))
+        chosen = [tokens[rows] for rows in blocks]
+    else:
+        host = host_rows(logits)
+        decide = choose_or_accept if verification is Verification.REJECTION else choose_alike
+        chosen = [
+            walk_block(session, proposal, host[rows], decide)
+            for session, proposal, rows in zip(sessions, proposals, blocks, strict=True)
+        ]
+    return [
+        _verdict(proposal, tokens, logits[rows])
+        for proposal, tokens, rows in zip(proposals, chosen, blocks, strict=True)
+    ]
 
 
 def choose_alike(

@@ -22,9 +22,11 @@ from dvi.config import DecodingConfig
 from dvi.config.home import dvi_home
 from dvi.decoding.costs import FAR_OFF, BatchCosts, CostProfile, Point, load_costs
 from dvi.drafting import Drafter, DraftRequest
+from dvi.modeling.buckets import Buckets
 from dvi.modeling.cache import KvCache
-from dvi.modeling.plan import Segment
+from dvi.modeling.plan import Planner, Segment
 from dvi.modeling.target import TargetModel
+from dvi.sampling.choice import host_rows
 from dvi.types import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ def profile_from_config(
     *,
     clock: Callable[[], float],
     machine: str,
+    buckets: Buckets | None = None,
 ) -> CostProfile:
     """The profile of the configured file, as it is; else what ``machine`` costs now.
 
@@ -83,12 +86,12 @@ def profile_from_config(
     with contextlib.suppress(ValueError):
         known = load_costs(path)
     if known is not None:
-        off = how_far_off(known, target, drafter, bounds, clock)
+        off = how_far_off(known, target, drafter, bounds, clock, buckets=buckets)
         if off <= FAR_OFF:
             return known
         logger.warning("%s is off by a factor of %.1f; measuring again", path, off)
     logger.info("measuring what passes cost here, once: seconds, or minutes on a busy machine")
-    profile = measure_costs(target, drafter, bounds, clock)
+    profile = measure_costs(target, drafter, bounds, clock, buckets=buckets)
     width = bounds.max_draft_len + 1
     logger.info(
         "measured: a pass of 1 position %.1f ms, %d positions %.1f ms, a draft step %.1f ms",
@@ -119,11 +122,14 @@ def how_far_off(
     drafter: Drafter | None,
     bounds: Bounds,
     clock: Callable[[], float],
+    *,
+    buckets: Buckets | None = None,
 ) -> float:
     """Largest ratio, either way, of recorded times of one session to those of some passes now."""
     few = replace(bounds, num_rows=1)
     widths = sorted({1, bounds.max_draft_len + 1})
-    seen = timed_costs(target, drafter, few, [(1, width) for width in widths], clock)
+    cells = [(1, width) for width in widths]
+    seen = timed_costs(target, drafter, few, cells, clock, buckets=buckets)
     times = [(known.pass_s(1, width), seen.pass_s(1, width)) for width in widths]
     times.append((known.draft_s(1), seen.draft_s(1)))
     pairs = [pair for pair in times if min(pair) > 0]
@@ -154,7 +160,12 @@ def processor_name() -> str:
 
 
 def measure_costs(
-    target: TargetModel, drafter: Drafter | None, bounds: Bounds, clock: Callable[[], float]
+    target: TargetModel,
+    drafter: Drafter | None,
+    bounds: Bounds,
+    clock: Callable[[], float],
+    *,
+    buckets: Buckets | None = None,
 ) -> CostProfile:
     """Time passes and draft steps on a cache of their own; seconds. Before the engine starts.
 
@@ -162,7 +173,7 @@ def measure_costs(
     ``drafter`` is the learned one, None where there is none.
     """
     cells = [(batch, width) for batch in bounds.batches() for width in bounds.widths(batch)]
-    return timed_costs(target, drafter, bounds, cells, clock)
+    return timed_costs(target, drafter, bounds, cells, clock, buckets=buckets)
 
 
 def timed_costs(
@@ -171,12 +182,16 @@ def timed_costs(
     bounds: Bounds,
     cells: Sequence[tuple[int, int]],
     clock: Callable[[], float],
+    *,
+    buckets: Buckets | None = None,
 ) -> CostProfile:
     """Of some (batch, positions a session), batches ascending; see ``measure_costs``."""
     batches = sorted({batch for batch, _ in cells})
     length = MEASURED_POSITION + bounds.max_draft_len + 1
-    cache = target.new_cache(target.spec.num_layers, bounds.num_rows, length)
-    calls: list[Callable[[], object]] = [partial(forward, target, cache, *cell) for cell in cells]
+    cache = measuring_cache(target, bounds.num_rows, length, buckets)
+    calls: list[Callable[[], object]] = [
+        partial(forward, target, cache, *cell, plans=buckets) for cell in cells
+    ]
     if drafter is not None and bounds.max_draft_len:
         calls += [partial(drafter.propose, draft_requests(batch), cache) for batch in batches]
     with torch.inference_mode():
@@ -200,11 +215,25 @@ def timed_costs(
     )
 
 
-def forward(target: TargetModel, cache: KvCache, batch: int, width: int) -> None:
-    """A whole target pass over ``width`` positions of each of ``batch`` rows."""
-    plan = target.plan([Segment(row, MEASURED_POSITION, (0,) * width) for row in range(batch)])
+def measuring_cache(
+    target: TargetModel, num_rows: int, length: int, buckets: Buckets | None
+) -> KvCache:
+    """Room for passes over so many rows and positions; with ``buckets`` the one they are for."""
+    num_layers = target.spec.num_layers
+    if buckets is None:
+        return target.new_cache(num_layers, num_rows, length)
+    return target.new_cache(num_layers, buckets.room.num_rows, buckets.room.capacity)
+
+
+def forward(
+    target: TargetModel, cache: KvCache, batch: int, width: int, plans: Planner | None = None
+) -> None:
+    """A whole target pass over ``width`` positions of each of ``batch`` rows, up to logits in host
+    memory, where tokens are chosen."""
+    segments = [Segment(row, MEASURED_POSITION, (0,) * width) for row in range(batch)]
+    plan = (plans or target).plan(segments)
     hidden = target.deep(target.shallow(plan, cache), plan, cache)
-    target.logits(hidden)
+    host_rows(target.logits(plan.real(hidden)))
 
 
 def draft_requests(batch: int) -> list[DraftRequest]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from dvi.config import DviConfig
+from dvi.config import DecodingConfig, DviConfig
 from dvi.decoding.controller import Controller
 from dvi.decoding.costs import CostProfile
 from dvi.decoding.engine import Engine, EngineParts
@@ -33,6 +33,8 @@ from dvi.drafting.auto import sources_of
 from dvi.drafting.factory import make_drafter
 from dvi.drafting.ground import draft_fingerprint, learned_kind
 from dvi.drift import AcceptanceDrift
+from dvi.modeling.buckets import Buckets
+from dvi.modeling.capture import CudaCapture
 from dvi.modeling.fingerprint import base_fingerprint, system_fingerprint
 from dvi.modeling.loading import load_target
 from dvi.modeling.resolve import resolve_model_path
@@ -110,11 +112,17 @@ def engine_on(
         target, base_fingerprint(loaded.path, 0, 0), config.model.quantization, verification
     )
     limits = limits_from_config(config.decoding, config.serving, config.replay.top_ids)
-    drafter = make_drafter(config.drafter, target, limits.num_rows, limits.row_len, base)
+    buckets = make_buckets(config.decoding, target, limits)
+    drafter = make_drafter(
+        config.drafter, target, limits.num_rows, limits.row_len, base, buckets=buckets
+    )
     machine = machine_of(config, limits, answers + base)
     if costs is None:
         costs = costs_from_config(
-            config, target, drafter, limits, machine=machine, clock=outlets.clock
+            *(config, target, drafter, limits),
+            machine=machine,
+            clock=outlets.clock,
+            buckets=buckets,
         )
     parts = EngineParts(
         target=target,
@@ -126,6 +134,7 @@ def engine_on(
         grammars=GrammarCompiler(tokenizer.for_grammars),
         verification=verification,
         prefix_scope=config.decoding.prefix_scope,
+        buckets=buckets,
         trace_sink=outlets.trace_sink,
         system_fingerprint=answers,
         observer=outlets.observer,
@@ -144,6 +153,7 @@ def costs_from_config(
     *,
     machine: str,
     clock: Callable[[], float],
+    buckets: Buckets | None = None,
 ) -> CostProfile | None:
     """What passes cost, where something depends on it."""
     if not config.decoding.adaptive or drafter.kind == "none":
@@ -151,8 +161,21 @@ def costs_from_config(
     bounds = Bounds(limits.num_rows, limits.max_draft_len)
     neural = sources_of(drafter).neural
     return profile_from_config(
-        config.decoding, target, neural, bounds, clock=clock, machine=machine
+        config.decoding, target, neural, bounds, clock=clock, machine=machine, buckets=buckets
     )
+
+
+def make_buckets(
+    config: DecodingConfig, target: TargetModel, limits: EngineLimits
+) -> Buckets | None:
+    """Passes that are recorded and replayed, on a GPU; None where passes run as they come.
+
+    A deterministic target has none: its passes differ in the tiles of keys that they read.
+    """
+    if target.device.type != "cuda" or target.deterministic or not config.cuda_graphs:
+        return None
+    width = limits.max_draft_len + 1
+    return Buckets(target, limits.num_rows, limits.row_len, width, CudaCapture())
 
 
 def machine_of(config: DviConfig, limits: EngineLimits, fingerprint: str) -> str:

@@ -18,7 +18,7 @@ from dvi.decoding.stats import Ledger, Phase
 from dvi.decoding.verdict import Verdict
 from dvi.drafting import Proposal
 from dvi.modeling.cache import KvCache
-from dvi.modeling.plan import Segment
+from dvi.modeling.plan import Planner, Segment
 from dvi.modeling.target import TargetModel
 from dvi.sampling.logprobs import token_logprobs
 from dvi.types import Verification
@@ -36,8 +36,11 @@ class Verifier:
         cache: KvCache,
         ledger: Ledger,
         verification: Verification = Verification.COUPLED,
+        *,
+        plans: Planner | None = None,  # None: the target
     ) -> None:
         self._verification = verification
+        self._plans = plans or target
         self._target = target
         self._proposer = proposer
         self._cache = cache
@@ -65,11 +68,11 @@ class Verifier:
 
     def _forward(self, batch: Batch, segments: Sequence[Segment]) -> Tensor:
         """Last hidden states of all positions, in order of segments."""
-        plan = self._target.plan(segments)
+        plan = self._plans.plan(segments)
         hidden = self._target.shallow(plan, self._cache)
         members = [*batch.rounds, *(chunk.session for chunk in batch.prefills)]
         self._proposer.observe(hidden, plan, members)
-        return self._target.deep(hidden, plan, self._cache)
+        return plan.real(self._target.deep(hidden, plan, self._cache))
 
     def _read_prompts(self, chunks: Sequence[PrefillChunk], hidden: Tensor) -> None:
         """Log-probabilities of prompt tokens, where asked for, from the chunks' states [N, H].

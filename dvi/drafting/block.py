@@ -17,11 +17,12 @@ from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
 from dvi.drafting.branch import DraftBranch, DrafterRoom, copy_layer, merged_matrix
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
 from dvi.drafting.readout import Readout, chain, make_readout
+from dvi.drafting.resident import Resident
 from dvi.drafting.version import checked_tensors, published_acceptance
 from dvi.drafting.vocab import trimmed_size
 from dvi.modeling.cache import KvCache
 from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer, write_kv
-from dvi.modeling.plan import Plan
+from dvi.modeling.plan import Plan, Planner
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter, DraftShape
 
@@ -99,7 +100,7 @@ def make_block_drafter(
 ) -> BlockDrafter:
     """A block drafter at version 0 with its own one-layer cache."""
     cache = target.new_cache(1, room.num_rows, room.max_len)
-    return BlockDrafter(target, block_branch(config, target), cache, room.base_fingerprint)
+    return BlockDrafter(target, block_branch(config, target), cache, room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +117,18 @@ class BlockDrafter:
     kind = "block"
 
     def __init__(
-        self, target: TargetModel, branch: DraftBranch, cache: KvCache, base_fingerprint: str
+        self, target: TargetModel, branch: DraftBranch, cache: KvCache, room: DrafterRoom
     ) -> None:
         self.target = target
         self.branch = branch
         self.cache = cache  # one layer, rows as in the target's
-        self.base_fingerprint = base_fingerprint
+        self.base_fingerprint = room.base_fingerprint
+        self.plans: Planner = room.buckets or target
         self.weights = self.prepare(None)
+        self._resident: Resident | None = None
+        if room.buckets is not None:
+            self._resident = Resident(branch, [self.weights.layer], self.weights.readout)
+            self.load(self.weights)
 
     @property
     def adapter_version(self) -> int:
@@ -136,18 +142,29 @@ class BlockDrafter:
 
     def observe(self, hidden: Tensor, plan: Plan) -> None:
         """Write the keys and values of every position of the pass, whoever proposed it."""
-        write_kv(self.weights.layer, hidden, plan, self.cache, 0)
+        layer = self.weights.layer
+
+        def write(hidden: Tensor) -> None:
+            write_kv(layer, hidden, plan, self.cache, 0)
+
+        if self._resident is None:  # the next version has other storage: not to be recorded
+            write(hidden)
+        else:
+            plan.run("observe", write, hidden)
 
     def propose(self, requests: Sequence[DraftRequest], cache: KvCache) -> list[Proposal]:
         """See Drafter."""
         weights = self.weights
 
         def logits_of(plan: Plan) -> Tensor:
-            hidden = self.target.shallow(plan, cache)
-            drafted = run_layer(weights.layer, hidden, plan, self.cache, 0)
-            return weights.readout.logits(self.target, drafted)
+            def step() -> Tensor:
+                hidden = self.target.shallow(plan, cache)
+                drafted = run_layer(weights.layer, hidden, plan, self.cache, 0)
+                return weights.readout.logits(self.target, drafted)
 
-        return chain(self.target, requests, logits_of, weights.adapter_version)
+            return plan.real(plan.run(("draft", cache.place), step))
+
+        return chain(self.plans, requests, logits_of, weights.adapter_version)
 
     def prepare(self, adapter: Adapter | None) -> BlockWeights:
         """See Drafter."""
@@ -167,6 +184,10 @@ class BlockDrafter:
     def load(self, weights: DraftWeights) -> None:
         """See Drafter."""
         assert isinstance(weights, BlockWeights), type(weights)
+        if self._resident is not None:
+            self._resident.fill([weights.layer], weights.readout)
+            (layer,) = self._resident.layers
+            weights = replace(weights, layer=layer, readout=self._resident.readout)
         self.weights = weights
 
     def share(self, source_row: int, row: int, start: int, end: int) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dvi.drafting.layout import DraftLayout, LoraShape
+from dvi.modeling.buckets import Buckets
 from dvi.modeling.layer import LayerWeights
 from dvi.modeling.spec import ModelSpec
 
@@ -43,6 +44,7 @@ class DrafterRoom:
     num_rows: int
     max_len: int  # tokens of a row
     base_fingerprint: str
+    buckets: Buckets | None = None  # None: every pass is planned by the target
 
 
 def copy_layer(weights: LayerWeights, *, zero_output: bool) -> LayerWeights:

@@ -17,6 +17,7 @@ from dvi.drafting.head import head_branch, make_head_drafter
 from dvi.drafting.memory import make_memory_drafter
 from dvi.drafting.model import make_model_drafter, model_branch
 from dvi.drafting.none import make_no_drafter
+from dvi.modeling.buckets import Buckets
 from dvi.modeling.target import TargetModel
 
 
@@ -60,16 +61,18 @@ def make_drafter(
     num_rows: int,
     max_len: int,
     base_fingerprint: str = "",
+    *,
+    buckets: Buckets | None = None,
 ) -> Drafter:
     """The configured drafter at version 0, with a cache of the target's own shape.
 
     ``base_fingerprint`` is what manifests of its adapters must name; a target that comes from no
-    folder has the empty one. Raises ValueError for a config that does not fit the target.
+    folder has the empty one. With ``buckets``, made for the same rows, its steps are recorded and
+    replayed. Raises ValueError for a config that does not fit the target.
     """
     check_config(config, target)
-    return DRAFTERS[config.kind].make(
-        config, target, DrafterRoom(num_rows, max_len, base_fingerprint)
-    )
+    room = DrafterRoom(num_rows, max_len, base_fingerprint, buckets)
+    return DRAFTERS[config.kind].make(config, target, room)
 
 
 def draft_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:

@@ -7,7 +7,7 @@ Letters: N tokens of one pass, H hidden width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -16,10 +16,11 @@ from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
 from dvi.drafting.branch import DraftBranch, DrafterRoom
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
 from dvi.drafting.readout import Readout, chain, make_readout
+from dvi.drafting.resident import Resident
 from dvi.drafting.version import checked_tensors, published_acceptance
 from dvi.drafting.vocab import trimmed_size
 from dvi.modeling.cache import KvCache
-from dvi.modeling.plan import Plan
+from dvi.modeling.plan import Plan, Planner
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter, DraftShape
 
@@ -39,7 +40,7 @@ def head_branch(config: DrafterConfig, target: TargetModel) -> DraftBranch:
 
 def make_head_drafter(config: DrafterConfig, target: TargetModel, room: DrafterRoom) -> HeadDrafter:
     """A head drafter at version 0."""
-    return HeadDrafter(target, head_branch(config, target), room.base_fingerprint)
+    return HeadDrafter(target, head_branch(config, target), room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,16 @@ class HeadDrafter:
 
     kind = "head"
 
-    def __init__(self, target: TargetModel, branch: DraftBranch, base_fingerprint: str) -> None:
+    def __init__(self, target: TargetModel, branch: DraftBranch, room: DrafterRoom) -> None:
         self.target = target
         self.branch = branch
-        self.base_fingerprint = base_fingerprint
+        self.base_fingerprint = room.base_fingerprint
+        self.plans: Planner = room.buckets or target
         self.weights = self.prepare(None)
+        self._resident: Resident | None = None
+        if room.buckets is not None:
+            self._resident = Resident(branch, (), self.weights.readout)
+            self.load(self.weights)
 
     @property
     def adapter_version(self) -> int:
@@ -78,10 +84,12 @@ class HeadDrafter:
         weights = self.weights
 
         def logits_of(plan: Plan) -> Tensor:
-            hidden = self.target.shallow(plan, cache)
-            return weights.readout.logits(self.target, hidden)
+            def step() -> Tensor:
+                return weights.readout.logits(self.target, self.target.shallow(plan, cache))
 
-        return chain(self.target, requests, logits_of, weights.adapter_version)
+            return plan.real(plan.run(("draft", cache.place), step))
+
+        return chain(self.plans, requests, logits_of, weights.adapter_version)
 
     def prepare(self, adapter: Adapter | None) -> HeadWeights:
         """See Drafter."""
@@ -96,6 +104,9 @@ class HeadDrafter:
     def load(self, weights: DraftWeights) -> None:
         """See Drafter."""
         assert isinstance(weights, HeadWeights), type(weights)
+        if self._resident is not None:
+            self._resident.fill((), weights.readout)
+            weights = replace(weights, readout=self._resident.readout)
         self.weights = weights
 
     def share(self, source_row: int, row: int, start: int, end: int) -> None:

@@ -21,14 +21,16 @@ from dvi.drafting.branch import DraftBranch, DrafterRoom, merged_matrix
 from dvi.drafting.draw import Draft, draw
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
 from dvi.drafting.readout import Readout, make_readout
+from dvi.drafting.resident import Resident
 from dvi.drafting.rowtext import RowText
 from dvi.drafting.version import checked_tensors, published_acceptance
 from dvi.drafting.vocab import trimmed_size
+from dvi.modeling.buckets import Buckets
 from dvi.modeling.cache import KvCache
 from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer, write_kv
 from dvi.modeling.loading import load_draft_model
 from dvi.modeling.pair import draft_folder
-from dvi.modeling.plan import Plan, Segment
+from dvi.modeling.plan import Plan, Planner, Segment
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter, DraftShape
 
@@ -119,7 +121,7 @@ def drafter_of(
     """A loaded model as drafter, with a cache of its own."""
     cache = model.new_cache(model.spec.num_layers, room.num_rows, room.max_len)
     branch = branch_of(config, model)
-    return ModelDrafter(model, branch, cache, target.spec.vocab_size, room.base_fingerprint)
+    return ModelDrafter(model, branch, cache, target.spec.vocab_size, room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +143,23 @@ class ModelDrafter:
         branch: DraftBranch,
         cache: KvCache,
         vocab_size: int,  # of the target's head
-        base_fingerprint: str,
+        room: DrafterRoom,
     ) -> None:
         self.model = model
         self.branch = branch
         self.cache = cache
         self.vocab_size = vocab_size
-        self.base_fingerprint = base_fingerprint
+        self.base_fingerprint = room.base_fingerprint
         self.texts = [RowText(row) for row in range(cache.num_rows)]
-        self.weights = self.prepare(None)
+        self.plans: Planner = model
+        self.weights = self._loaded = self.prepare(None)
+        self._resident: Resident | None = None
+        if room.buckets is not None:
+            self.plans = Buckets(
+                model, room.num_rows, room.max_len, OWED_TOKENS, room.buckets.capture
+            )
+            self._resident = Resident(branch, self.weights.layers, self.weights.readout)
+            self.load(self.weights)
 
     @property
     def adapter_version(self) -> int:
@@ -210,9 +220,13 @@ class ModelDrafter:
     def load(self, weights: DraftWeights) -> None:
         """See Drafter. What rows hold stays: the keys and values of the version before."""
         assert isinstance(weights, ModelWeights), type(weights)
-        if weights is not self.weights:
+        if weights is not self._loaded:
             for text in self.texts:
                 text.exchange()
+        self._loaded = weights
+        if self._resident is not None:
+            self._resident.fill(weights.layers, weights.readout)
+            weights = replace(weights, layers=self._resident.layers, readout=self._resident.readout)
         self.weights = weights
 
     def share(self, source_row: int, row: int, start: int, end: int) -> None:
@@ -235,8 +249,8 @@ class ModelDrafter:
 
     def _logits(self, segments: Sequence[Segment]) -> Tensor:
         """[n, V] after the last token of each segment, -inf for ids that do not exist."""
-        plan = self.model.plan(segments)
-        hidden = self._run(plan, self.weights.layers)
+        plan, layers = self.plans.plan(segments), self.weights.layers
+        hidden = plan.real(plan.run("layers", lambda: self._run(plan, layers)))
         self._note(segments)
         widths = torch.tensor([len(segment.ids) for segment in segments])
         last = hidden[(widths.cumsum(0) - 1).to(hidden.device)]

@@ -20,7 +20,7 @@ from dvi.drafting.draw import Draft, draw
 from dvi.drafting.layout import NORM
 from dvi.drafting.vocab import vocab_of
 from dvi.modeling.linear import Linear, Packing
-from dvi.modeling.plan import Plan, Segment
+from dvi.modeling.plan import Plan, Planner, Segment
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter
 
@@ -92,7 +92,7 @@ def make_readout(branch: DraftBranch, adapter: Adapter | None, packing: Packing)
 
 
 def chain(
-    target: TargetModel,
+    plans: Planner,
     requests: Sequence[DraftRequest],
     logits_of: Callable[[Plan], Tensor],
     adapter_version: int,
@@ -105,7 +105,7 @@ def chain(
     """
     drafts = [Draft(request) for request in requests]
     while active := [draft for draft in drafts if draft.wants_more]:
-        plan = target.plan(
+        plan = plans.plan(
             [Segment(one.request.row, one.position, (one.last_token,)) for one in active]
         )
         draw(active, logits_of(plan))

@@ -34,6 +34,11 @@ class KvCache:
         """Positions of a row, a multiple of 512."""
         return self.data.shape[4]
 
+    @property
+    def place(self) -> int:
+        """Address of the storage: what was captured on it reads and writes it there."""
+        return self.data.data_ptr()
+
     def copy_span(self, source_row: int, row: int, start: int, end: int) -> None:
         """Give ``row`` what ``source_row`` holds at positions [start, end), bit for bit."""
         assert source_row != row

@@ -177,12 +177,8 @@ def _attend_span(spec: ModelSpec, qkv: Tensor, span: Span, keys: Tensor, values:
     query = query.reshape(num_rows, spec.num_kv_heads, -1, spec.head_dim)
     if span.num_padding:
         query = F.pad(query, (0, 0, 0, span.num_padding))
-    rows = slice(span.row, span.row + num_rows)
     out = F.scaled_dot_product_attention(
-        query,
-        keys[rows, :, : span.num_keys],
-        values[rows, :, : span.num_keys],
-        attn_mask=span.mask,
+        query, span.of_rows(keys), span.of_rows(values), attn_mask=span.mask
     )
     if span.num_padding:
         out = out[:, :, : -span.num_padding]

@@ -121,6 +121,15 @@ class Linear:
         """The weight itself."""
         return self.weight
 
+    def resident(self) -> Linear:
+        """The same product on a weight of its own, which ``fill`` may change."""
+        assert (self.native, self.packed) == (None, None), "another copy would stay as it was"
+        return Linear(self.weight.clone(), self.bias, Packing.PLAIN)
+
+    def fill(self, source: Linear) -> None:
+        """Take over another weight of this shape, in place; the bias stays."""
+        self.weight.copy_(source.weight)
+
     def _compile_few_rows(self) -> None:
         shape = (*self.weight.shape, self.weight.dtype, self.bias is None)
         if shape in _compiled_shapes:

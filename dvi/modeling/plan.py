@@ -7,8 +7,9 @@ query heads a key-value head, Q query rows of a key-value head, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from dvi.native.layers import NativePass
 SHARED_KEYS = 2  # longest over shortest row of one attention call; masked keys are read in vain
 PIECE_QUERIES = 48  # query rows that read a key while it is in the first cache
 MIN_QUERIES = 5  # fewest query rows whose attention bits do not depend on their number
+Out = TypeVar("Out", Tensor, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,13 @@ class Span:
     num_keys: int  # S
     num_padding: int  # query rows beyond G * W whose output is dropped
     mask: Tensor | None  # [R, 1, Q, S], 0 or -inf, Q = G * W + padding; None where all is seen
+    gathered: Tensor | None = None  # [R] int64, rows that follow no order; None: from ``row`` on
+
+    def of_rows(self, kept: Tensor) -> Tensor:
+        """[rows, kv_heads, capacity, D] -> [R, kv_heads, S, D] of this span's rows."""
+        if self.gathered is not None:
+            return kept[:, :, : self.num_keys].index_select(0, self.gathered)
+        return kept[self.row : self.row + self.num_rows, :, : self.num_keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,16 @@ class TorchView:
     spans: tuple[Span, ...]
     cos: Tensor  # [N, qkv_heads, D], 1 on values
     sin: Tensor  # [N, qkv_heads, D], 0 on values
+
+
+class Replays(Protocol):
+    """What a plan of fixed shape stands on (``dvi.modeling.buckets``)."""
+
+    def run(self, name: Hashable, function: Callable[..., Out], inputs: Sequence[Tensor]) -> Out:
+        """See ``Plan.run``."""
+
+    def real(self, states: Tensor) -> Tensor:
+        """See ``Plan.real``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +89,28 @@ class Plan:
     _slots: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _views: list[TorchView] = field(default_factory=list)
     _native: dict[int, NativePass] = field(default_factory=dict)
+    replays: Replays | None = None
+
+    def run(self, name: Hashable, function: Callable[..., Out], *inputs: Tensor) -> Out:
+        """``function(*inputs)``, which reads this plan; a plan of fixed shape replays it.
+
+        What is replayed is what the function did when ``name`` came first, on the tensors of then;
+        what it returns is valid until ``name`` is run again.
+        """
+        if self.replays is None:
+            return function(*inputs)
+        return self.replays.run(name, function, inputs)
+
+    def real(self, states: Tensor) -> Tensor:
+        """[N, ...] of the pass -> those of its segments, in their order: all, or new storage."""
+        return states if self.replays is None else self.replays.real(states)
 
     def slots(self, cache: KvCache) -> Tensor:
         """[N * 2 * kv_heads] rows of ``cache.layer_slots`` that this pass writes."""
         shape = (cache.num_rows, cache.capacity)
         if shape not in self._slots:
-            num_rows, capacity = shape
-            num_heads = self.spec.num_kv_heads
-            heads = torch.arange(num_heads, device=self.ids.device)
-            planes = torch.arange(2, device=self.ids.device)[:, None] * num_rows  # keys, values
-            lines = (planes + self.rows[:, None, None]) * num_heads + heads
-            self._slots[shape] = (lines * capacity + self.positions[:, None, None]).flatten()
+            assert self.replays is None, f"made for caches of {list(self._slots)}, not {shape}"
+            self._slots[shape] = slots_of(self.rows, self.positions, shape, self.spec)
         return self._slots[shape]
 
     def torch_view(self) -> TorchView:
@@ -91,13 +121,12 @@ class Plan:
             for group in _groups(self.segments, canonical=self.canonical):
                 spans.append(_make_span(group, first, self))
                 first += sum(len(segment.ids) for segment in group)
-            cos, sin = _over_heads(self.cos, self.spec, 1.0), _over_heads(self.sin, self.spec, 0.0)
-            self._views.append(TorchView(tuple(spans), cos, sin))
+            self._views.append(make_view(spans, self.cos, self.sin, self.spec))
         return self._views[0]
 
     def native(self, cache: KvCache) -> NativePass:
         """The pass as our own kernels read it."""
-        place = cache.data.data_ptr()
+        place = cache.place
         if place not in self._native:
             most = max(1, PIECE_QUERIES // self.spec.group_size)
             self._native[place] = NativePass(
@@ -107,6 +136,13 @@ class Plan:
                 num_keys=max(segment.start + len(segment.ids) for segment in self.segments),
             )
         return self._native[place]
+
+
+class Planner(Protocol):
+    """Who makes plans: a target, or the buckets on it."""
+
+    def plan(self, segments: Sequence[Segment]) -> Plan:
+        """Index tensors of one pass."""
 
 
 def make_plan(
@@ -132,6 +168,20 @@ def make_plan(
     index = torch.tensor((ids, positions, rows), device=rope.device)
     cos, sin = rope.rows(index[1], max(positions) + 1)
     return Plan(tuple(segments), spec, canonical, index[0], index[1], index[2], cos, sin)
+
+
+def slots_of(rows: Tensor, positions: Tensor, shape: tuple[int, int], spec: ModelSpec) -> Tensor:
+    """[N] and [N] -> [N * 2 * kv_heads], lines of a cache layer of (rows, capacity)."""
+    num_rows, capacity = shape
+    heads = torch.arange(spec.num_kv_heads, device=rows.device)
+    planes = torch.arange(2, device=rows.device)[:, None] * num_rows  # keys, values
+    lines = (planes + rows[:, None, None]) * spec.num_kv_heads + heads
+    return (lines * capacity + positions[:, None, None]).flatten()
+
+
+def make_view(spans: Sequence[Span], cos: Tensor, sin: Tensor, spec: ModelSpec) -> TorchView:
+    """The spans with tables [N, D] over all heads."""
+    return TorchView(tuple(spans), _over_heads(cos, spec, 1.0), _over_heads(sin, spec, 0.0))
 
 
 def _pieces(segments: Sequence[Segment], most: int) -> list[int]:

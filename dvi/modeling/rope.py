@@ -29,9 +29,13 @@ class RopeTable:
 
     def rows(self, positions: Tensor, num_positions: int) -> tuple[Tensor, Tensor]:
         """cos and sin [N, D] of ``positions`` [N], all below ``num_positions``."""
+        self.reserve(num_positions)
+        return self.cos[positions], self.sin[positions]
+
+    def reserve(self, num_positions: int) -> None:
+        """Have rows for so many: the tables move where they have to grow for it, else they stay."""
         if num_positions > self.cos.shape[0]:
             self._grow(-(-num_positions // GROWTH) * GROWTH)
-        return self.cos[positions], self.sin[positions]
 
     def _grow(self, num_positions: int) -> None:
         exact = torch.float64 if self.dtype == torch.float64 else torch.float32

@@ -68,14 +68,27 @@ class TargetModel:
         """Index tensors of one pass; reusable by every stack, block and cache of that pass."""
         return make_plan(segments, self.spec, self._rope, canonical=self._canonical)
 
+    def rope_tables(self, num_positions: int) -> tuple[Tensor, Tensor]:
+        """cos and sin [P, D] of ``num_positions`` positions or more."""
+        self._rope.reserve(num_positions)
+        return self._rope.cos, self._rope.sin
+
     def shallow(self, plan: Plan, cache: KvCache) -> Tensor:
         """h_k [N, H] after layers [0, k); writes their keys and values."""
-        hidden = F.embedding(plan.ids, self.embedding)
-        return self._run(range(self.exit_layer), hidden, plan, cache)
+
+        def run() -> Tensor:
+            hidden = F.embedding(plan.ids, self.embedding)
+            return self._run(range(self.exit_layer), hidden, plan, cache)
+
+        return plan.run(("shallow", cache.place), run)
 
     def deep(self, hidden: Tensor, plan: Plan, cache: KvCache) -> Tensor:
         """[N, H] after layers [k, L), before the final norm; writes their keys and values."""
-        return self._run(range(self.exit_layer, self.spec.num_layers), hidden, plan, cache)
+
+        def run(hidden: Tensor) -> Tensor:
+            return self._run(range(self.exit_layer, self.spec.num_layers), hidden, plan, cache)
+
+        return plan.run(("deep", cache.place), run, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[n, H] -> [n, V] float32 (float64 in float64 models): final norm and head."""

@@ -42,11 +42,9 @@ def choose(logits: Tensor, points: Sequence[ChoicePoint]) -> list[int]:
     is a function of its own logits and point alone. Raises ValueError for a row whose largest
     logit is not finite.
     """
-    return choose_rows(host_rows(logits), points)
-
-
-def choose_rows(rows: Logits, points: Sequence[ChoicePoint]) -> list[int]:
-    """``choose`` for rows [N, V] of host memory."""
+    if _decided_there(logits, points):
+        return _top_ids_of_device(logits)
+    rows = host_rows(logits)
     top_ids = _top_ids(rows)
     return [
         _choose_one(row, top_id, at) for row, top_id, at in zip(rows, top_ids, points, strict=True)
@@ -60,6 +58,8 @@ def choose_draft(logits: Tensor, points: Sequence[ChoicePoint]) -> list[int]:
     all mass: cheap, and only the acceptance rate is at stake. A greedy row is an exact arg-max.
     Raises ValueError like ``choose``.
     """
+    if _decided_there(logits, points):
+        return _top_ids_of_device(logits)
     rows = host_rows(logits)
     top_ids = _top_ids(rows)
     return [
@@ -145,13 +145,29 @@ def _best(
     return int(ids[scores.argmax()])
 
 
+def _decided_there(logits: Tensor, points: Sequence[ChoicePoint]) -> bool:
+    """Whether the rows need not leave their device: all greedy, so their tops are enough."""
+    return logits.device.type != "cpu" and all(one.params.temperature == 0 for one in points)
+
+
+def _top_ids_of_device(logits: Tensor) -> list[int]:
+    """``_top_ids`` by the device: of equal values its ``max`` gives the first."""
+    found = logits.max(-1)
+    _require_finite(found.values.tolist())
+    top_ids: list[int] = found.indices.tolist()
+    return top_ids
+
+
 def _top_ids(rows: Logits) -> list[int]:
     """Arg-max of every row, the lowest id on a tie."""
     top_ids: list[int] = rows.argmax(axis=-1).tolist()  # a NaN counts as largest
-    tops = [float(row[top_id]) for row, top_id in zip(rows, top_ids, strict=True)]
+    _require_finite([float(row[top_id]) for row, top_id in zip(rows, top_ids, strict=True)])
+    return top_ids
+
+
+def _require_finite(tops: Sequence[float]) -> None:
     if not all(map(math.isfinite, tops)):
         raise ValueError(f"the largest logit of a row must be finite, got {tops}")
-    return top_ids
 
 
 def point_key(point: ChoicePoint, purpose: Purpose) -> tuple[int, int]:

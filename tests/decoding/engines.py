@@ -26,7 +26,9 @@ from dvi.decoding.costs import CostProfile
 from dvi.decoding.grammar import GrammarCompiler
 from dvi.drafting import Drafter, DraftRequest, DraftWeights, Proposal, draft_branch
 from dvi.drafting.factory import make_drafter
+from dvi.modeling.buckets import Buckets
 from dvi.modeling.cache import KvCache
+from dvi.modeling.capture import Capture
 from dvi.modeling.plan import Plan, Segment
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter
@@ -163,12 +165,21 @@ class Rig:
 
 
 def real_drafter(
-    target: TargetModel, kind: str, limits: EngineLimits, **changes: object
+    target: TargetModel,
+    kind: str,
+    limits: EngineLimits,
+    buckets: Buckets | None = None,
+    **changes: object,
 ) -> Drafter:
     """A drafter of small ranks at version 0."""
-    return make_drafter(
-        config_for(kind, target, **changes), target, limits.num_rows, limits.row_len
-    )
+    config = config_for(kind, target, **changes)
+    return make_drafter(config, target, limits.num_rows, limits.row_len, buckets=buckets)
+
+
+def make_buckets(target: TargetModel, capture: Capture, limits: EngineLimits = LIMITS) -> Buckets:
+    """For the rows of an engine of these limits."""
+    width = limits.max_draft_len + 1
+    return Buckets(target, limits.num_rows, limits.row_len, width, capture)
 
 
 def make_rig(
@@ -182,10 +193,11 @@ def make_rig(
     observer: EngineObserver | None = None,
     verification: Verification = Verification.COUPLED,
     prefix_scope: str | None = None,
+    buckets: Buckets | None = None,
 ) -> Rig:
     """An engine whose clocks tick and whose traces are kept in a list."""
     if isinstance(drafter, str):
-        drafter = real_drafter(target, drafter, limits)
+        drafter = real_drafter(target, drafter, limits, buckets)
     config = decoding or DecodingConfig(draft_len=draft_len, adaptive=False)
     watch = observer or SilentObserver()
     clock = Ticks()
@@ -201,6 +213,7 @@ def make_rig(
         grammars=GrammarCompiler(letter_tokenizer),
         verification=verification,
         prefix_scope=prefix_scope,
+        buckets=buckets,
         trace_sink=traces.append,
         system_fingerprint="rig",
         observer=watch,

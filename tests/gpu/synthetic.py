@@ -19,6 +19,8 @@ from dvi.decoding import AdapterSlot, Controller, Engine, EngineLimits, EnginePa
 from dvi.decoding.batch import Result, decode_batch
 from dvi.decoding.gap import choice_gap
 from dvi.drafting.factory import draft_branch, make_drafter
+from dvi.modeling.buckets import Buckets
+from dvi.modeling.capture import Capture
 from dvi.modeling.layer import LayerWeights
 from dvi.modeling.spec import ModelSpec, plain_inv_freq
 from dvi.modeling.target import TargetModel, TargetWeights, make_target
@@ -28,6 +30,7 @@ from tests.drafting.rows import config_for, make_adapter, random_tensors
 EXIT_LAYER = 2
 DRAFT_LEN = 4
 PROMPT_LEN = 64
+SETTLING_STEPS = 3  # the prompt, and rounds in which every pass of the shape has come
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,12 @@ class Place:
 
 def synthetic_target(size: Size, place: Place, deep_scale: float) -> TargetModel:
     """Random weights made on the device; the same values at every ``deep_scale``."""
-    generator = torch.Generator(place.device).manual_seed(0)
+    source = place.device if torch.cuda.is_available() else torch.device("cpu")
+    generator = torch.Generator(source).manual_seed(0)
 
     def normal(rows: int, columns: int, scale: float = 1.0) -> Tensor:
-        values = torch.randn(rows, columns, generator=generator, device=place.device)
-        return (values * scale * columns**-0.5).to(place.dtype)
+        values = torch.randn(rows, columns, generator=generator, device=source)
+        return (values * scale * columns**-0.5).to(place.device, place.dtype)
 
     def layer(scale: float) -> LayerWeights:
         width = size.hidden // size.heads
@@ -131,11 +135,19 @@ class Pauses(SilentObserver):
         self.seconds.append(seconds)
 
 
-def open_rig(target: TargetModel, num_rows: int, pauses: Pauses | None = None) -> Engine:
+def open_rig(
+    target: TargetModel,
+    num_rows: int,
+    capture: Capture | None = None,
+    pauses: Pauses | None = None,
+) -> Engine:
     """An engine with the untrained block, always proposing DRAFT_LEN tokens."""
     limits = EngineLimits(num_rows, max_queue=64, max_context_len=512, max_draft_len=DRAFT_LEN)
     config = config_for("block", target)
-    drafter = make_drafter(config, target, limits.num_rows, limits.row_len)
+    buckets = None
+    if capture is not None:
+        buckets = Buckets(target, num_rows, limits.row_len, DRAFT_LEN + 1, capture)
+    drafter = make_drafter(config, target, num_rows, limits.row_len, buckets=buckets)
     decoding = DecodingConfig(max_draft_len=DRAFT_LEN, draft_len=DRAFT_LEN, adaptive=False)
     observer = pauses or Pauses()
     return Engine(
@@ -145,6 +157,7 @@ def open_rig(target: TargetModel, num_rows: int, pauses: Pauses | None = None) -
             slot=AdapterSlot(drafter, time.monotonic, observer),
             controller=Controller(decoding),
             limits=limits,
+            buckets=buckets,
             make_decoder=NoText,
             observer=observer,
         )
@@ -155,6 +168,7 @@ def open_rig(target: TargetModel, num_rows: int, pauses: Pauses | None = None) -
 class Decoded:
     """Answers to the same prompts in one way."""
 
+    params: SamplingParams
     answers: list[tuple[int, ...]]
     tokens_per_s: float
     counts: AcceptanceCounts
@@ -169,25 +183,35 @@ def prompts(target: TargetModel, count: int) -> list[tuple[int, ...]]:
 
 
 def decode(
-    engine: Engine, asked: Sequence[tuple[int, ...]], max_tokens: int, *, plain: bool
+    engine: Engine,
+    asked: Sequence[tuple[int, ...]],
+    max_tokens: int,
+    *,
+    plain: bool,
+    temperature: float = 0.0,
 ) -> Decoded:
-    """All prompts together, greedily; a first short run warms up."""
+    """All prompts together; a first run of the same length warms up and records the passes."""
     target = engine.parts.target
-    _run(engine, asked, min(max_tokens, 8), "warm", plain=plain)
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1)
+    _run(engine, asked, params, "warm", plain=plain)
     start_s = _now_s(target)
-    results = _run(engine, asked, max_tokens, "timed", plain=plain)
+    results = _run(engine, asked, params, "timed", plain=plain)
     seconds = _now_s(target) - start_s
     total = AcceptanceCounts()
     for one in results:
         total.add(one.counts)
     answers = [one.token_ids for one in results]
-    return Decoded(answers, sum(map(len, answers)) / seconds, total)
+    return Decoded(params, answers, sum(map(len, answers)) / seconds, total)
 
 
 def _run(
-    engine: Engine, asked: Sequence[tuple[int, ...]], max_tokens: int, name: str, *, plain: bool
+    engine: Engine,
+    asked: Sequence[tuple[int, ...]],
+    params: SamplingParams,
+    name: str,
+    *,
+    plain: bool,
 ) -> list[Result]:
-    params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     requests = [
         DecodeRequest(f"{name}-{plain}-{i}", ids, params, speculation=not plain, log=False)
         for i, ids in enumerate(asked)
@@ -214,21 +238,29 @@ def near_ties(
 ) -> NearTies:
     """The first divergence of each pair of answers, measured by a pass of its own."""
     margins = []
-    params = SamplingParams(max_tokens=1, temperature=0.0)
     for ids, one, other in zip(asked, plain.answers, draft.answers, strict=True):
         pairs = enumerate(zip(one, other, strict=True))
         place = next((i for i, (a, b) in pairs if a != b), None)
         if place is not None:
             tokens = one[place], other[place]
-            request = DecodeRequest("tie", ids, params)
+            request = DecodeRequest("tie", ids, plain.params)
             margins.append(choice_gap(target, None, request, one[:place], tokens))
     return NearTies(len(asked), tuple(margins))
 
 
-def swap_pauses_s(target: TargetModel, count: int) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class Swaps:
+    """Of exchanges before each step of a running request."""
+
+    pauses_s: list[float]
+    recorded: int  # passes, while versions were exchanged; the first steps came before
+
+
+def swap_often(target: TargetModel, count: int, capture: Capture | None = None) -> Swaps:
     """Exchanges of random adapters, one before each step of a running request."""
     pauses = Pauses()
-    engine = open_rig(target, 1, pauses)
+    engine = open_rig(target, 1, capture, pauses)
+    buckets = engine.parts.buckets
     branch = draft_branch(config_for("block", target), target)
     versions = []
     for version in (1, 2):
@@ -239,7 +271,11 @@ def swap_pauses_s(target: TargetModel, count: int) -> list[float]:
     engine.submit(
         DecodeRequest("swapped", prompts(target, 1)[0], params, log=False), lambda _: None
     )
+    for _ in range(SETTLING_STEPS):
+        engine.step()
+    before = 0 if buckets is None else buckets.num_recorded
     for turn in range(count):
         engine.slot.stage(versions[turn % 2])
         engine.step()
-    return pauses.seconds
+    recorded = 0 if buckets is None else buckets.num_recorded - before
+    return Swaps(pauses.seconds, recorded)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from tests.gpu.recorder import CpuCapture
 from tests.gpu.synthetic import (
     BILLION,
     TINY,
@@ -13,7 +14,7 @@ from tests.gpu.synthetic import (
     near_ties,
     open_rig,
     prompts,
-    swap_pauses_s,
+    swap_often,
     synthetic_target,
 )
 
@@ -45,9 +46,11 @@ def test_near_ties_are_none_in_float64_and_a_planted_one_is_measured() -> None:
 
 
 def test_every_staged_version_is_swapped_in_and_its_pause_kept() -> None:
-    pauses = swap_pauses_s(synthetic_target(TINY, CPU, 0.0), 20)
-    assert len(pauses) == 20
-    assert min(pauses) > 0
+    for capture in (None, CpuCapture()):
+        swaps = swap_often(synthetic_target(TINY, CPU, 0.0), 20, capture)
+        assert len(swaps.pauses_s) == 20
+        assert min(swaps.pauses_s) > 0
+        assert swaps.recorded == 0
 
 
 def test_the_target_of_the_gpu_run_has_between_one_and_three_billion_weights() -> None:

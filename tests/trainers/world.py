@@ -22,7 +22,7 @@ from dvi.registry import Registry
 from dvi.replay import ReplayStore, default_url, open_store
 from dvi.sampling import ChoicePoint, choose
 from dvi.types import FinishReason, Round, SamplingParams, Source, Trace
-from tests.rigs import build_target
+from tests.rigs import CPU, build_target
 from trainers.build import Ground, build_training
 from trainers.training import Training
 
@@ -55,9 +55,11 @@ TRAINER = TrainerConfig(
 )
 
 
-def tiny_target(dtype: torch.dtype = torch.float32, seed: int = 3) -> TargetModel:
+def tiny_target(
+    dtype: torch.dtype = torch.float32, seed: int = 3, device: torch.device = CPU
+) -> TargetModel:
     """A target on which an untrained draft is rarely right."""
-    return build_target("tiny-rand", dtype=dtype, seed=seed, vocab=VOCAB)
+    return build_target("tiny-rand", dtype=dtype, seed=seed, vocab=VOCAB, device=device)
 
 
 def tiny_config(folder: Path, **trainer: object) -> DviConfig:
