@@ -94,6 +94,7 @@ class Buckets:
             min(_power_of_two(-(-last // TILE)) * TILE, self.room.capacity),
         )
         if shape not in self._buckets:
+            logger.info("recording passes of a new shape: %s", shape)
             try:
                 self._buckets[shape] = Bucket(shape, self)
             except RuntimeError:
