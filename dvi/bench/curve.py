@@ -15,7 +15,7 @@ import torch
 
 from dvi.bench.bench import BATCH_SIZES, Bench, EngineShape
 from dvi.bench.part import Grid, Lines, Part, Section
-from dvi.bench.profile import bandwidth
+from dvi.bench.profile import bandwidth, settle
 from dvi.bench.prompts import narrow_mix
 from dvi.bench.stats import Spread, ratios, spread
 from dvi.bench.steps import step_ms
@@ -32,11 +32,10 @@ WIDTHS = {1: (1, 2, 3, 4, 5, 7, 9, 17), 8: (1, 2, 3, 5, 9)}
 CALLS = 5  # of each pass a turn; the least counts: what disturbs only ever adds
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
     start_s = time.perf_counter()
     call()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    settle(device)
     return time.perf_counter() - start_s
 
 
@@ -51,7 +50,7 @@ def _times(
     for repeat in range(repeats + 1):
         for cell in cells:
             call = partial(forward, target, cache, *cell, plans=buckets)
-            milliseconds = 1e3 * min(_seconds(call) for _ in range(CALLS))
+            milliseconds = 1e3 * min(_seconds(call, target.device) for _ in range(CALLS))
             if repeat:
                 found[cell].append(milliseconds)
     return found

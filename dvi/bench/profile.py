@@ -67,6 +67,7 @@ def profile_passes(
             for job, found in zip(jobs, times, strict=True):
                 start_s = clock()
                 job()
+                settle(target.device)
                 if turn:
                     found.append((clock() - start_s) * 1e3)
     least = [quantile(found, 0.1) for found in times]
@@ -107,6 +108,12 @@ def _run_matrices(target: TargetModel, num_rows: int) -> None:
     for index in range(spec.num_layers):
         for matrix, x in zip(target.layer(index).matrices, given, strict=True):
             matrix(x)
+
+
+def settle(device: torch.device) -> None:
+    """Return when all work given to ``device`` is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def bandwidth(
