@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from dvi.config import DviConfig
+from dvi.config import DecodingConfig, DviConfig
 from dvi.decoding import decode_batch
-from dvi.decoding.startup import open_engine
+from dvi.decoding.startup import make_buckets, open_engine
 from dvi.modeling.buckets import Buckets
 from dvi.types import DecodeRequest, SamplingParams
+from tests.decoding.engines import LIMITS
 from tests.gpu.recorder import CpuCapture
 from tests.gpu.simulated import SIM, simulated_device
 from tests.rigs import CPU, make_model_folder
+
+
+@pytest.mark.parametrize(
+    ("device", "deterministic", "wanted", "are_made"),
+    [
+        ("cuda", False, True, True),
+        ("cpu", False, True, False),
+        ("cuda", True, True, False),
+        ("cuda", False, False, False),
+    ],
+)
+def test_passes_are_recorded_on_a_gpu_where_the_mode_and_the_config_allow(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    deterministic: bool,
+    wanted: bool,
+    are_made: bool,
+) -> None:
+    monkeypatch.setattr("dvi.decoding.startup.CudaCapture", CpuCapture)
+    target = SimpleNamespace(device=torch.device(device), deterministic=deterministic)
+    made = make_buckets(DecodingConfig(cuda_graphs=wanted), target, LIMITS)
+    assert (made is not None) == are_made
+    if made is not None:
+        assert (made.room.num_rows, made.room.capacity) == (LIMITS.num_rows, 512)
+        assert made.max_width == LIMITS.max_draft_len + 1
 
 
 def config_of(path: Path, dtype: str) -> DviConfig:

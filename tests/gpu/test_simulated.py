@@ -13,7 +13,8 @@ import torch
 
 from dvi.decoding.grammar import regex_grammar
 from dvi.modeling.capture import Capture
-from dvi.types import Verification
+from dvi.sampling import ChoicePoint, choose
+from dvi.types import SamplingParams, Verification
 from tests.decoding.engines import Received, make_buckets, make_request, make_rig
 from tests.gpu.recorder import CpuCapture
 from tests.gpu.simulated import SIM, SimTensor, SimulatedDevice, simulated_device
@@ -116,6 +117,19 @@ def test_greedy_tokens_are_chosen_where_the_logits_are(
     device.most_numbers_read = 0
     decode(engine, prompts(target, 2), MAX_TOKENS, plain=False, temperature=temperature)
     assert (device.most_numbers_read >= TINY.vocab) == rows_leave
+
+
+@pytest.mark.parametrize("worst", [math.nan, math.inf, -math.inf])
+def test_a_row_without_a_finite_top_is_refused_on_the_device_too(
+    device: SimulatedDevice, worst: float
+) -> None:
+    point = ChoicePoint(SamplingParams(max_tokens=1, temperature=0.0), 0)
+    rows = torch.full((2, 3), worst)
+    rows[0] = torch.tensor([0.0, 1.0, 1.0])
+    assert choose(rows[:1].to(SIM), [point]) == choose(rows[:1], [point]) == [1]
+    for there in (rows, rows.to(SIM)):
+        with pytest.raises(ValueError, match="must be finite"):
+            choose(there, [point, point])
 
 
 def test_versions_are_exchanged_in_place(device: SimulatedDevice) -> None:
