@@ -169,9 +169,7 @@ class Bucket:
         width = self.shape.width
         index = np.zeros((4, self.shape.num_positions), np.int64)
         index[POSITIONS] = NOWHERE
-        index[ROWS] = segments[0].row
-        if self.is_in_place:
-            index[ROWS] = np.arange(self.shape.num_rows).repeat(width)
+        index[ROWS] = segments[0].row  # padding may write to any row's last position
         order: list[int] = []
         for place, segment in enumerate(segments):
             first = (segment.row if self.is_in_place else place) * width

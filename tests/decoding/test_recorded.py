@@ -41,6 +41,7 @@ def test_answers_are_the_targets_own_with_random_adapters_and_swaps_between_roun
     answers = decode_with_swaps(rig, requests, rng, adapter=case + 1, scale=rng.choice([0.1, 3.0]))
     assert answers == [reference_tokens(target, request) for request in requests]
     assert buckets.num_recorded > 4
+    assert not buckets.is_broken
 
 
 @pytest.mark.parametrize(("kind", "drafter", "changes"), PERFECT)
@@ -60,6 +61,7 @@ def test_a_perfect_draft_stays_perfect_through_rounds_of_every_kind(kind, drafte
     results = decode_batch(rig.engine, requests)
     for request, result in zip(requests, results, strict=True):
         assert result.token_ids == reference_tokens(target, request)
+    assert not buckets.is_broken
     by_source = rig.engine.stats().counts.by_source
     assert by_source[Source.NEURAL].judged == by_source[Source.NEURAL].accepted > 20
     assert by_source[Source.MEMORY].judged > by_source[Source.MEMORY].accepted > 0

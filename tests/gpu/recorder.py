@@ -72,15 +72,20 @@ class CpuCapture:
         self.recorded = 0
         self.replays = 0
         self.fails_at = fails_at
+        self._is_capturing = False
 
     def __call__(self, function: Callable[[], Made]) -> Recording[Made]:
-        if self.recorded == self.fails_at:
-            raise RuntimeError("no room for another recording")
+        if self._is_capturing or self.recorded == self.fails_at:
+            raise RuntimeError("no room for another recording, or within one")
         self.recorded += 1
-        function()
         recorder = Recorder()
-        with recorder:
-            made = function()
+        self._is_capturing = True
+        try:
+            function()
+            with recorder:
+                made = function()
+        finally:
+            self._is_capturing = False
         if isinstance(made, Tensor):
             made.fill_(float("nan"))  # a recording computes nothing
 
