@@ -44,12 +44,16 @@ class CudaCapture:
 
         Other threads go on with the device meanwhile: a version may be prepared there.
         """
+        stream = torch.cuda.current_stream()
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
+        aside.wait_stream(stream)
         with torch.cuda.stream(aside):
             function()
-        torch.cuda.current_stream().wait_stream(aside)
+        stream.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            made = function()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                made = function()
+        finally:
+            torch.cuda.set_stream(stream)  # a capture that fails leaves its own behind
         return Recording(made, graph.replay)

@@ -13,6 +13,7 @@ from dvi.decoding import decode_batch
 from dvi.drafting import DraftRequest
 from dvi.drafting.branch import DrafterRoom
 from dvi.drafting.model import drafter_of
+from dvi.drafting.vocab import ranked_vocab
 from dvi.modeling.plan import Segment
 from dvi.types import Source, Verification
 from tests.decoding.engines import (
@@ -68,10 +69,14 @@ def test_a_perfect_draft_stays_perfect_through_rounds_of_every_kind(kind, drafte
 
 
 @pytest.mark.parametrize("kind", ["block", "head"])
-def test_an_exchange_records_nothing_anew_and_the_next_proposal_is_the_new_versions(kind):
+@pytest.mark.parametrize("num_rows", [None, 20])  # of the draft's head
+def test_an_exchange_records_nothing_anew_and_the_next_proposal_is_the_new_versions(kind, num_rows):
     target = build_target("tiny-rand")
     buckets = make_buckets(target, CpuCapture())
-    recorded, planned = (real_drafter(target, kind, LIMITS, one) for one in (buckets, None))
+    recorded, planned = (
+        real_drafter(target, kind, LIMITS, one, draft_vocab_size=num_rows)
+        for one in (buckets, None)
+    )
     cache = target.new_cache(target.spec.num_layers, LIMITS.num_rows, LIMITS.row_len)
     params = make_request("r", (1,), temperature=1.0, seed=3).sampling
     asked = [DraftRequest(row, 0, 7 + row, 6, params) for row in range(3)]
@@ -81,9 +86,13 @@ def test_an_exchange_records_nothing_anew_and_the_next_proposal_is_the_new_versi
         before = buckets.num_recorded
         for version in (1, 2, 3, 0):
             tensors = random_tensors(recorded.branch.layout, version, 1.0)
-            adapter = make_adapter(recorded.branch.layout, tensors, version) if version else None
+            adapter = make_adapter(recorded.branch.layout, tensors, version)
+            if num_rows is not None:  # another list of rows with each version
+                counts = torch.rand(64, generator=torch.Generator().manual_seed(version))
+                vocab = ranked_vocab(counts, num_rows, version)
+                adapter = dataclasses.replace(adapter, draft_vocab=vocab.tensors())
             for drafter in (recorded, planned):
-                drafter.load(drafter.prepare(adapter))
+                drafter.load(drafter.prepare(adapter if version else None))
             got, want = (one.propose(asked, cache) for one in (recorded, planned))
             assert [one.ids for one in got] == [one.ids for one in want]
             for one, other in zip(got, want, strict=True):
