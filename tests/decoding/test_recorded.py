@@ -131,6 +131,43 @@ def test_a_draft_model_reads_and_proposes_alike(make_model):
     assert (counts[0].acceptance_rate() == 1.0) == (make_model is copy_of)
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_weights_that_are_loaded_again_leave_a_draft_models_text_as_it_is(is_recorded):
+    target = build_target("tiny-rand")
+    buckets = make_buckets(target, CpuCapture()) if is_recorded else None
+    room = DrafterRoom(LIMITS.num_rows, LIMITS.row_len, "", buckets)
+    drafter = drafter_of(config_for("model", target), small_model(target), target, room)
+    layout = drafter.branch.layout
+    first, second = (
+        drafter.prepare(make_adapter(layout, random_tensors(layout, version, 1.0), version))
+        for version in (1, 2)
+    )
+    cache = target.new_cache(target.spec.num_layers, LIMITS.num_rows, LIMITS.row_len)
+    drafter.load(first)
+    with torch.inference_mode():
+        drafter.propose([DraftRequest(0, 0, 3, 2, make_request("r", (3,)).sampling)], cache)
+    drafter.load(first)
+    assert not drafter.texts[0].is_mixed
+    drafter.load(second)
+    assert drafter.texts[0].is_mixed
+
+
+@pytest.mark.parametrize(("is_resident", "recorded"), [(True, 1), (False, 0)])
+def test_what_a_drafter_writes_is_recorded_only_where_its_weights_stay_in_place(
+    is_resident, recorded
+):
+    target = build_target("tiny-rand")
+    buckets = make_buckets(target, CpuCapture())
+    drafter = real_drafter(target, "block", LIMITS, buckets if is_resident else None)
+    cache = target.new_cache(target.spec.num_layers, LIMITS.num_rows, LIMITS.row_len)
+    with torch.inference_mode():
+        plan = buckets.plan([Segment(0, 0, (1, 2))])
+        hidden = target.shallow(plan, cache)
+        before = buckets.num_recorded
+        drafter.observe(hidden, plan)
+    assert buckets.num_recorded - before == recorded
+
+
 def test_in_rejection_mode_a_seeded_answer_is_that_of_planned_passes():
     target = build_target("tiny-mix", seed=3)
     asked = [make_request(f"r{n}", (1, 2, 3 + n), temperature=0.9, seed=n) for n in range(3)]
