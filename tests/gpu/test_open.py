@@ -49,7 +49,7 @@ def config_of(path: Path, dtype: str) -> DviConfig:
     config.model.path = str(path)
     config.model.dtype = dtype
     config.serving.max_batch_size = 3
-    config.serving.max_context_len = 200
+    config.serving.max_context_len = 600
     config.decoding.max_draft_len = 4
     return config
 
