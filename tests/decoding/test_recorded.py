@@ -216,6 +216,15 @@ def test_a_pass_takes_the_smallest_shape_that_holds_it(segments, shape):
     assert (taken.num_rows, taken.width, taken.num_keys) == shape
 
 
+def test_a_cache_of_another_shape_is_refused_before_anything_is_written_to_it():
+    target = build_target("tiny-rand")
+    plan = make_buckets(target, CpuCapture()).plan([Segment(0, 0, (1,))])
+    cache = target.new_cache(target.spec.num_layers, LIMITS.num_rows + 1, LIMITS.row_len)
+    with torch.inference_mode(), pytest.raises(AssertionError, match="made for caches"):
+        target.shallow(plan, cache)
+    assert not cache.data.any()
+
+
 def test_a_pass_that_is_wider_than_a_round_is_planned_as_it_comes():
     buckets = make_buckets(build_target("tiny-rand"), CpuCapture())
     assert buckets.plan([Segment(0, 0, (1,) * (LIMITS.max_draft_len + 2))]).replays is None
