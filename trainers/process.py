@@ -97,7 +97,7 @@ def stopping_on_signals(stop: threading.Event) -> Iterator[None]:
     os.set_blocking(writer, False)
 
     def wake() -> None:
-        if os.read(reader, 1):  # nothing: the other end was closed
+        while os.read(reader, 1):  # nothing: the other end was closed
             stop.set()
         os.close(reader)
 

@@ -59,6 +59,16 @@ def test_what_was_handled_before_is_handled_so_again_afterwards() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
+def test_a_second_signal_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    stop = threading.Event()
+    with stopping_on_signals(stop):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.wait(END_S)
+            time.sleep(0.05)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_trainer_is_what_a_machine_without_memory_ends_first() -> None:
     code = "from trainers.process import offer_memory; offer_memory(); print(open(PATH).read())"
