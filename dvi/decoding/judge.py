@@ -33,8 +33,8 @@ def judge(
     """Compare every proposal with the target; raw ``logits`` [R, V] in order of sessions.
 
     Row i of a session's K + 1 chooses the token at ``last_position + 1 + i``. Where raw logits
-    decide by themselves, all rows are chosen from in one go, else a session with rules walks its
-    own position by position.
+    decide by themselves, all rows are chosen from in one go, else every session walks its own,
+    position by position up to the first that differs.
     """
     points = [_points(one, proposal) for one, proposal in zip(sessions, proposals, strict=True)]
     ends = list(accumulate(map(len, points)))
