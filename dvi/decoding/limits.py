@@ -29,7 +29,10 @@ class EngineLimits:
 
     @property
     def row_len(self) -> int:
-        """Positions a cache row needs: the context, and the widest round behind it."""
+        """Positions a cache row needs: the context, and the widest round behind it.
+
+        The last one is never read: a round begins before the context's last token.
+        """
         return self.max_context_len + max(self.max_draft_len + 1, CANONICAL_WIDTH)
 
     def check(self, request: DecodeRequest, num_token_ids: int) -> None:

@@ -198,6 +198,24 @@ def test_a_pass_writes_its_own_positions_and_the_last_one_of_a_row_alone():
     assert torch.allclose(one, other, rtol=0, atol=1e-9)
 
 
+def test_padding_meets_no_text_of_a_row_that_is_full_to_the_last_position():
+    limits = dataclasses.replace(LIMITS, max_context_len=512 - LIMITS.max_draft_len - 1)
+    assert limits.row_len == 512  # as many as the row holds: there is no spare tile
+    target = build_target("tiny-ident", seed=6)
+    buckets = make_buckets(target, CpuCapture(), limits)
+    rig = make_rig(target, buckets=buckets, limits=limits, draft_len=limits.max_draft_len)
+    asked = [
+        make_request(f"r{n}", random_prompt(n, limits.max_context_len - 30 + n, 64), max_tokens=99)
+        for n in range(3)
+    ]
+    results = decode_batch(rig.engine, asked)
+    for request, result in zip(asked, results, strict=True):
+        room = limits.max_context_len - len(request.prompt_ids)
+        assert result.token_ids == reference_tokens(target, request)[:room]
+        assert len(result.token_ids) == room
+    assert rig.engine.stats().counts.acceptance_rate() == 1.0
+
+
 @pytest.mark.parametrize(
     ("segments", "shape"),
     [
