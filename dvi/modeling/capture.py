@@ -28,8 +28,8 @@ class Capture(Protocol):
     def __call__(self, function: Callable[[], Made]) -> Recording[Made]:
         """Record ``function``: it reads and writes the same tensors at every replay.
 
-        It may run several times before, so it must not read what it writes. What ``made`` holds is
-        valid after a replay only. Raises RuntimeError where it cannot be recorded.
+        It may run several times before: each run must write what the first one wrote. What ``made``
+        holds is valid after a replay only. Raises RuntimeError where it cannot be recorded.
         """
 
 
