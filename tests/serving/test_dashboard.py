@@ -61,7 +61,8 @@ def test_the_numbers_want_a_key_and_hold_no_content(live: Live) -> None:
     assert live.http.get("/dashboard/data").status_code == 401
     key = {"Authorization": "Bearer user-key"}
     marker = "zanzibar"
-    live.http.post("/v1/completions", json={"prompt": marker, "max_tokens": 8}, headers=key)
+    body = {"prompt": marker, "max_tokens": 8, "ignore_eos": True}
+    live.http.post("/v1/completions", json=body, headers=key)
     answer = live.http.get("/dashboard/data", headers=key)
     data = answer.json()
     assert answer.headers["cache-control"] == "no-store"
