@@ -8,7 +8,7 @@ Letters: N tokens of one pass, H hidden width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -16,12 +16,12 @@ from dvi.config import DrafterConfig
 from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
 from dvi.drafting.branch import DraftBranch, DrafterRoom, copy_layer, merged_matrix
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
-from dvi.drafting.readout import Readout, chain, make_readout
-from dvi.drafting.resident import Resident
+from dvi.drafting.readout import chain, make_readout
 from dvi.drafting.version import checked_tensors, published_acceptance
 from dvi.drafting.vocab import trimmed_size
+from dvi.drafting.weights import BranchWeights, Resident
 from dvi.modeling.cache import KvCache
-from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer, write_kv
+from dvi.modeling.layer import LayerWeights, make_layer, run_layer, write_kv
 from dvi.modeling.plan import Plan, Planner
 from dvi.modeling.target import TargetModel
 from dvi.registry.manifest import Adapter, DraftShape
@@ -103,14 +103,6 @@ def make_block_drafter(
     return BlockDrafter(target, block_branch(config, target), cache, room)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockWeights(DraftWeights):
-    """One version of the block kind."""
-
-    layer: Layer
-    readout: Readout
-
-
 class BlockDrafter:
     """Runs h_k through its block; its cache follows what ``observe`` is shown."""
 
@@ -124,11 +116,9 @@ class BlockDrafter:
         self.cache = cache  # one layer, rows as in the target's
         self.base_fingerprint = room.base_fingerprint
         self.plans: Planner = room.buckets or target
-        self.weights = self.prepare(None)
-        self._resident: Resident | None = None
-        if room.buckets is not None:
-            self._resident = Resident(branch, [self.weights.layer], self.weights.readout)
-            self.load(self.weights)
+        version_0 = self.prepare(None)
+        self._resident = None if room.buckets is None else Resident(branch, version_0)
+        self.load(version_0)
 
     @property
     def adapter_version(self) -> int:
@@ -142,7 +132,7 @@ class BlockDrafter:
 
     def observe(self, hidden: Tensor, plan: Plan) -> None:
         """Write the keys and values of every position of the pass, whoever proposed it."""
-        layer = self.weights.layer
+        (layer,) = self.weights.layers
 
         def write(hidden: Tensor) -> None:
             write_kv(layer, hidden, plan, self.cache, 0)
@@ -155,40 +145,36 @@ class BlockDrafter:
     def propose(self, requests: Sequence[DraftRequest], cache: KvCache) -> list[Proposal]:
         """See Drafter."""
         weights = self.weights
+        (layer,) = weights.layers
 
         def logits_of(plan: Plan) -> Tensor:
             def step() -> Tensor:
                 hidden = self.target.shallow(plan, cache)
-                drafted = run_layer(weights.layer, hidden, plan, self.cache, 0)
+                drafted = run_layer(layer, hidden, plan, self.cache, 0)
                 return weights.readout.logits(self.target, drafted)
 
             return plan.real(plan.run(("draft", cache.place), step))
 
         return chain(self.plans, requests, logits_of, weights.adapter_version)
 
-    def prepare(self, adapter: Adapter | None) -> BlockWeights:
+    def prepare(self, adapter: Adapter | None) -> BranchWeights:
         """See Drafter."""
         version, tensors = 0, None
         if adapter is not None:
             version = adapter.version
             tensors = checked_tensors(adapter, self.branch.layout, self.base_fingerprint)
-        return BlockWeights(
+        block = merged_block(self.branch, tensors)
+        return BranchWeights(
             adapter_version=version,
-            layer=make_layer(
-                merged_block(self.branch, tensors), self.target.spec, self.target.packing
-            ),
+            layers=(make_layer(block, self.target.spec, self.target.packing),),
             readout=make_readout(self.branch, adapter, self.target.packing),
             expected_acceptance=published_acceptance(adapter),
         )
 
     def load(self, weights: DraftWeights) -> None:
         """See Drafter."""
-        assert isinstance(weights, BlockWeights), type(weights)
-        if self._resident is not None:
-            self._resident.fill([weights.layer], weights.readout)
-            (layer,) = self._resident.layers
-            weights = replace(weights, layer=layer, readout=self._resident.readout)
-        self.weights = weights
+        assert isinstance(weights, BranchWeights), type(weights)
+        self.weights = weights if self._resident is None else self._resident.hold(weights)
 
     def share(self, source_row: int, row: int, start: int, end: int) -> None:
         """Copy keys and values: frozen projections made them, so every version's are the same."""

@@ -7,7 +7,6 @@ Letters: N tokens of one pass, H hidden width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -15,10 +14,10 @@ from dvi.config import DrafterConfig
 from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
 from dvi.drafting.branch import DraftBranch, DrafterRoom
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
-from dvi.drafting.readout import Readout, chain, make_readout
-from dvi.drafting.resident import Resident
+from dvi.drafting.readout import chain, make_readout
 from dvi.drafting.version import checked_tensors, published_acceptance
 from dvi.drafting.vocab import trimmed_size
+from dvi.drafting.weights import BranchWeights, Resident
 from dvi.modeling.cache import KvCache
 from dvi.modeling.plan import Plan, Planner
 from dvi.modeling.target import TargetModel
@@ -43,13 +42,6 @@ def make_head_drafter(config: DrafterConfig, target: TargetModel, room: DrafterR
     return HeadDrafter(target, head_branch(config, target), room)
 
 
-@dataclass(frozen=True, slots=True)
-class HeadWeights(DraftWeights):
-    """One version of the head kind."""
-
-    readout: Readout
-
-
 class HeadDrafter:
     """Reads h_k through the draft's norm and head."""
 
@@ -60,11 +52,9 @@ class HeadDrafter:
         self.branch = branch
         self.base_fingerprint = room.base_fingerprint
         self.plans: Planner = room.buckets or target
-        self.weights = self.prepare(None)
-        self._resident: Resident | None = None
-        if room.buckets is not None:
-            self._resident = Resident(branch, (), self.weights.readout)
-            self.load(self.weights)
+        version_0 = self.prepare(None)
+        self._resident = None if room.buckets is None else Resident(branch, version_0)
+        self.load(version_0)
 
     @property
     def adapter_version(self) -> int:
@@ -91,23 +81,21 @@ class HeadDrafter:
 
         return chain(self.plans, requests, logits_of, weights.adapter_version)
 
-    def prepare(self, adapter: Adapter | None) -> HeadWeights:
+    def prepare(self, adapter: Adapter | None) -> BranchWeights:
         """See Drafter."""
         if adapter is not None:
             checked_tensors(adapter, self.branch.layout, self.base_fingerprint)
-        return HeadWeights(
+        return BranchWeights(
             adapter_version=0 if adapter is None else adapter.version,
+            layers=(),
             readout=make_readout(self.branch, adapter, self.target.packing),
             expected_acceptance=published_acceptance(adapter),
         )
 
     def load(self, weights: DraftWeights) -> None:
         """See Drafter."""
-        assert isinstance(weights, HeadWeights), type(weights)
-        if self._resident is not None:
-            self._resident.fill((), weights.readout)
-            weights = replace(weights, readout=self._resident.readout)
-        self.weights = weights
+        assert isinstance(weights, BranchWeights), type(weights)
+        self.weights = weights if self._resident is None else self._resident.hold(weights)
 
     def share(self, source_row: int, row: int, start: int, end: int) -> None:
         """No state of its own."""

@@ -9,7 +9,7 @@ Letters: n rows, N tokens of one pass, H hidden width, V ids of the target.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +20,11 @@ from dvi.drafting.base import DraftRequest, DraftWeights, Proposal
 from dvi.drafting.branch import DraftBranch, DrafterRoom, merged_matrix
 from dvi.drafting.draw import Draft, draw
 from dvi.drafting.layout import HEAD, DraftLayout, LoraShape, adapter_dtype
-from dvi.drafting.readout import Readout, make_readout
-from dvi.drafting.resident import Resident
+from dvi.drafting.readout import make_readout
 from dvi.drafting.rowtext import RowText
 from dvi.drafting.version import checked_tensors, published_acceptance
 from dvi.drafting.vocab import trimmed_size
+from dvi.drafting.weights import BranchWeights, Resident
 from dvi.modeling.buckets import Buckets
 from dvi.modeling.cache import KvCache
 from dvi.modeling.layer import Layer, LayerWeights, make_layer, run_layer, write_kv
@@ -124,14 +124,6 @@ def drafter_of(
     return ModelDrafter(model, branch, cache, target.spec.vocab_size, room)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelWeights(DraftWeights):
-    """One version of the model kind."""
-
-    layers: tuple[Layer, ...]
-    readout: Readout
-
-
 class ModelDrafter:
     """Reads what the target reads, a little later, and goes on from there."""
 
@@ -152,14 +144,14 @@ class ModelDrafter:
         self.base_fingerprint = room.base_fingerprint
         self.texts = [RowText(row) for row in range(cache.num_rows)]
         self.plans: Planner = model
-        self.weights = self._loaded = self.prepare(None)
+        self._loaded = self.prepare(None)  # what load was given last
         self._resident: Resident | None = None
         if room.buckets is not None:
             self.plans = Buckets(
                 model, room.num_rows, room.max_len, OWED_TOKENS, room.buckets.capture
             )
-            self._resident = Resident(branch, self.weights.layers, self.weights.readout)
-            self.load(self.weights)
+            self._resident = Resident(branch, self._loaded)
+        self.load(self._loaded)
 
     @property
     def adapter_version(self) -> int:
@@ -202,7 +194,7 @@ class ModelDrafter:
                     self.texts[draft.request.row].show(draft.position, [draft.last_token])
         return [draft.finish(self.weights.adapter_version) for draft in drafts]
 
-    def prepare(self, adapter: Adapter | None) -> ModelWeights:
+    def prepare(self, adapter: Adapter | None) -> BranchWeights:
         """See Drafter."""
         layers = tuple(self.model.layer(index) for index in range(self.model.spec.num_layers))
         if adapter is not None:
@@ -210,7 +202,7 @@ class ModelDrafter:
             spec, packing = self.model.spec, self.model.packing
             merged = merged_layers(self.branch, tensors)
             layers = tuple(make_layer(layer, spec, packing) for layer in merged)
-        return ModelWeights(
+        return BranchWeights(
             adapter_version=0 if adapter is None else adapter.version,
             layers=layers,
             readout=make_readout(self.branch, adapter, self.model.packing),
@@ -219,15 +211,12 @@ class ModelDrafter:
 
     def load(self, weights: DraftWeights) -> None:
         """See Drafter. What rows hold stays: the keys and values of the version before."""
-        assert isinstance(weights, ModelWeights), type(weights)
+        assert isinstance(weights, BranchWeights), type(weights)
         if weights is not self._loaded:
             for text in self.texts:
                 text.exchange()
         self._loaded = weights
-        if self._resident is not None:
-            self._resident.fill(weights.layers, weights.readout)
-            weights = replace(weights, layers=self._resident.layers, readout=self._resident.readout)
-        self.weights = weights
+        self.weights = weights if self._resident is None else self._resident.hold(weights)
 
     def share(self, source_row: int, row: int, start: int, end: int) -> None:
         """Copy what was read by the weights in use; the rest is read again."""

@@ -111,7 +111,7 @@ def test_a_version_that_is_loaded_leaves_the_base_that_later_ones_are_made_of():
     weights = drafter.prepare(adapter)
     drafter.load(weights)
     again = drafter.prepare(adapter)
-    for one, other in zip(weights.layer.matrices, again.layer.matrices, strict=True):
+    for one, other in zip(weights.layers[0].matrices, again.layers[0].matrices, strict=True):
         assert torch.equal(one.plain(), other.plain())
 
 

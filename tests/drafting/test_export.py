@@ -79,7 +79,7 @@ def live_logits(made: Made, version: int) -> torch.Tensor:
     plan = target.plan([Segment(0, 0, tuple(IDS))])
     hidden = target.shallow(plan, target.new_cache(4, 1, 64))
     if drafter.kind == "block":
-        hidden = run_layer(weights.layer, hidden, plan, drafter.cache, 0)
+        hidden = run_layer(weights.layers[0], hidden, plan, drafter.cache, 0)
     return weights.readout.logits(target, hidden)[:, : target.spec.num_token_ids]
 
 

@@ -83,7 +83,9 @@ def test_merged_weights_on_the_decode_path_equal_the_peft_forward(switches, scal
     text = random_prompt(5, 21, 64)
     plan = target.plan([Segment(0, 0, tuple(text))])
     hidden = target.shallow(plan, bench.cache)
-    live = weights.readout.logits(target, run_layer(weights.layer, hidden, plan, bench.cache, 0))
+    live = weights.readout.logits(
+        target, run_layer(weights.layers[0], hidden, plan, bench.cache, 0)
+    )
     expected = one_shot_logits(bench, tensors, text)
     # relative: at scale 100 the two low-rank factors make logits 10^4 times larger; float64 sums
     # of 50 terms through three normed products keep 12 digits

@@ -106,7 +106,7 @@ def test_merge_and_swap_touch_no_tensor_of_the_target(kind, tie_embeddings):
 
 def storages(weights):
     """Addresses of every tensor that a block version computes with."""
-    layer = weights.layer
+    (layer,) = weights.layers
     linears = (layer.qkv, layer.o, layer.gate_up, layer.down)
     return {linear.weight.untyped_storage().data_ptr() for linear in linears}
 

@@ -1,39 +1,47 @@
-"""Draft weights that stay where they are: what recorded steps read, filled anew at every exchange.
+"""A version of a learned draft, ready to run, and storage that recorded steps read it from.
 
-Owns the storage and the copies; does not know which kind of drafter it belongs to, nor versions.
+Owns what a version consists of and the copies; does not know which kind of drafter it belongs to.
 Letters: V head rows, R rows of a trimmed head, H hidden width, r head rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from dvi.drafting.base import DraftWeights
 from dvi.drafting.branch import DraftBranch
 from dvi.drafting.readout import Readout, TrimmedHead
 from dvi.modeling.layer import Layer
 from dvi.modeling.linear import Linear
 
 
+@dataclass(frozen=True, slots=True)
+class BranchWeights(DraftWeights):
+    """One version: merged layers, none of ``head``, one of ``block``, all of ``model``."""
+
+    layers: tuple[Layer, ...]
+    readout: Readout
+
+
 class Resident:
-    """Layers and readout of the shapes that all versions of a drafter have."""
+    """Weights that stay where they are, of the shapes that all versions of a drafter have."""
 
-    def __init__(self, branch: DraftBranch, layers: Sequence[Layer], readout: Readout) -> None:
-        self.layers = tuple(map(_own_layer, layers))
-        self.readout = _own_readout(branch, readout)
+    def __init__(self, branch: DraftBranch, weights: BranchWeights) -> None:
+        self._layers = tuple(map(_own_layer, weights.layers))
+        self._readout = _own_readout(branch, weights.readout)
 
-    def fill(self, layers: Sequence[Layer], readout: Readout) -> None:
-        """Take over a version: some megabytes from memory of the device to memory of the device.
+    def hold(self, weights: BranchWeights) -> BranchWeights:
+        """Take a version over, some megabytes within the device, and give it back from here.
 
         Norms of the layers and biases are frozen and stay. Without low-rank factors, as version 0
         is, they are zero, which adds nothing.
         """
-        for own, given in zip(self.layers, layers, strict=True):
+        for own, given in zip(self._layers, weights.layers, strict=True):
             for matrix, source in zip(own.matrices, given.matrices, strict=True):
                 _linear(matrix).fill(_linear(source))
-        mine = self.readout
+        mine, readout = self._readout, weights.readout
         mine.norm.copy_(readout.norm)
         _fill(mine.factor_a, readout.factor_a)
         _fill(mine.factor_b, readout.factor_b)
@@ -41,6 +49,7 @@ class Resident:
             assert readout.trimmed is not None
             mine.trimmed.rows.fill(readout.trimmed.rows)
             mine.trimmed.ids.copy_(readout.trimmed.ids)
+        return replace(weights, layers=self._layers, readout=mine)
 
 
 def _own_layer(layer: Layer) -> Layer:
