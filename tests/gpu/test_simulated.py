@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from dvi.modeling.capture import Capture
 from dvi.sampling import ChoicePoint, choose
 from dvi.types import SamplingParams, Verification
 from tests.decoding.engines import Received, make_buckets, make_request, make_rig
+from tests.gpu import test_gpu
 from tests.gpu.recorder import CpuCapture
 from tests.gpu.simulated import SIM, SimTensor, SimulatedDevice, simulated_device
 from tests.gpu.synthetic import (
@@ -154,6 +156,26 @@ def test_a_trainers_steps_on_the_device_are_those_of_the_cpu(tmp_path: Path) -> 
     assert losses[:2] == [pytest.approx(one, rel=1e-6) for one in losses[2:]]
     assert losses[0] != losses[1]
     assert scores[0].agreement == scores[1].agreement
+
+
+def test_the_suite_for_a_gpu_finds_no_near_tie_where_there_is_none(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {
+        "BILLION": TINY,
+        "MAX_TOKENS": 8,
+        "CudaCapture": CpuCapture,
+        "_cuda": lambda dtype: Place(SIM, dtype),
+    }.items():
+        monkeypatch.setattr(test_gpu, name, value)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "pretended")
+    test_gpu.test_answers_with_drafts_and_graphs_equal_plain_ones_but_for_near_ties(
+        torch.float32, 0.8
+    )
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["check"], one["compared"], one["margins"]) for one in told] == [
+        ("near ties", 8, [])
+    ] * 4
 
 
 def test_the_pretence_refuses_what_a_device_refuses(device: SimulatedDevice) -> None:
