@@ -131,12 +131,37 @@ def test_a_draft_model_reads_and_proposes_alike(make_model):
     assert (counts[0].acceptance_rate() == 1.0) == (make_model is copy_of)
 
 
-@pytest.mark.parametrize("is_recorded", [True, False])
-def test_weights_that_are_loaded_again_leave_a_draft_models_text_as_it_is(is_recorded):
-    target = build_target("tiny-rand")
-    buckets = make_buckets(target, CpuCapture()) if is_recorded else None
+def model_drafter(target, capture):
+    buckets = None if capture is None else make_buckets(target, capture)
     room = DrafterRoom(LIMITS.num_rows, LIMITS.row_len, "", buckets)
-    drafter = drafter_of(config_for("model", target), small_model(target), target, room)
+    return drafter_of(config_for("model", target), small_model(target), target, room)
+
+
+def test_an_exchange_of_a_draft_model_records_nothing_anew_and_proposes_by_the_new_version():
+    target, capture = build_target("tiny-rand"), CpuCapture()
+    recorded, planned = (model_drafter(target, one) for one in (capture, None))
+    cache = target.new_cache(target.spec.num_layers, LIMITS.num_rows, LIMITS.row_len)
+    params = make_request("r", (1,), temperature=1.0, seed=3).sampling
+    layout, seen, recordings = recorded.branch.layout, set(), []
+    with torch.inference_mode():
+        for row, version in enumerate((1, 2, 3)):
+            adapter = make_adapter(layout, random_tensors(layout, version, 1.0), version)
+            asked = [DraftRequest(row, 0, 7, 6, params)]
+            for drafter in (recorded, planned):
+                drafter.load(drafter.prepare(adapter))
+            (got,), (want,) = (one.propose(asked, cache) for one in (recorded, planned))
+            assert (got.ids, got.adapter_version) == (want.ids, version)
+            assert got.logprobs == pytest.approx(want.logprobs, abs=1e-9)
+            seen.add(got.ids)
+            recordings.append(capture.recorded)
+    assert recordings[0] == recordings[-1] > 0
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("capture", [CpuCapture(), None])
+def test_weights_that_are_loaded_again_leave_a_draft_models_text_as_it_is(capture):
+    target = build_target("tiny-rand")
+    drafter = model_drafter(target, capture)
     layout = drafter.branch.layout
     first, second = (
         drafter.prepare(make_adapter(layout, random_tensors(layout, version, 1.0), version))
